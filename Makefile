@@ -1,0 +1,57 @@
+# naradctl-plane. `make help` lists the targets.
+
+GO      ?= go
+TOOL    := $(GO) tool -modfile=internal/tools/go.mod
+BUF     := $(TOOL) buf
+BIN     := bin
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.PHONY: build
+build: ## build bin/naradctl-plane
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/naradctl-plane ./cmd/naradctl-plane
+
+.PHONY: build-faults
+build-faults: ## build bin/naradctl-plane-faults, the binary with fault points
+	CGO_ENABLED=0 $(GO) build -trimpath -tags faults -o $(BIN)/naradctl-plane-faults ./cmd/naradctl-plane
+
+.PHONY: demo
+demo: build build-faults ## real processes, real kills, a verdict (about two minutes)
+	@CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/demo ./test/demo
+	@$(BIN)/demo --release $(BIN)/naradctl-plane --faults $(BIN)/naradctl-plane-faults $(DEMO)
+
+.PHONY: test
+test: lint unit cluster ## everything CI runs
+
+.PHONY: lint
+lint: ## vet, formats, protobuf lint, generated code up to date
+	$(GO) vet ./...
+	$(GO) vet -tags faults ./...
+	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
+	$(BUF) lint
+	$(BUF) format -d --exit-code proto
+	@if git rev-parse -q --verify main >/dev/null 2>&1; then $(BUF) breaking --against '.git#branch=main'; fi
+	$(MAKE) generate-check
+
+.PHONY: unit
+unit: ## unit, script and property tests with the race detector
+	$(GO) test -race ./cmd/... ./consensus/... ./fsm/... ./internal/... ./nodeagent/... ./planner/... ./transfer/... ./test/arch/...
+
+.PHONY: cluster
+cluster: build build-faults ## tests on real processes
+	$(GO) test -count=1 -timeout 25m ./test/cluster/... ./test/demo/...
+
+.PHONY: generate
+generate: ## regenerate Go from proto/
+	$(BUF) generate
+
+.PHONY: generate-check
+generate-check:
+	@tmp=$$(mktemp -d) && trap 'rm -rf $$tmp' EXIT && $(BUF) generate -o $$tmp && \
+	(cd $$tmp/proto && find . -name '*.go' | while read f; do cmp -s $$f $(CURDIR)/proto/$$f || { echo "stale: proto/$$f (run make generate)"; exit 1; }; done)
+
+.PHONY: clean
+clean: ## remove bin/
+	rm -rf $(BIN)
