@@ -9,6 +9,9 @@ type Assignment struct {
 	// Target is empty when the partition is stable.
 	Target NodeID
 	Epoch  Epoch
+	// OwnerEpoch is the epoch at which Owner became the owner. It identifies one ownership: receipts and
+	// reports that name another one are stale.
+	OwnerEpoch Epoch
 	// MoveID is the move towards Target; zero when stable.
 	MoveID MoveID
 	// Handoff is the number of the latest grant of this move; Granted says whether it is live.

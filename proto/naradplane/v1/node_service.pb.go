@@ -1698,7 +1698,7 @@ type ReportOpenedRequest struct {
 	TopicId uint64                 `protobuf:"varint,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	Index   uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	NodeId  string                 `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	// The assignment's epoch at which the owner opened it.
+	// The assignment's owner_epoch.
 	Epoch uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// The move that made it owner; zero after an initial placement or a restart.
 	MoveId uint64 `protobuf:"varint,5,opt,name=move_id,json=moveId,proto3" json:"move_id,omitempty"`

@@ -581,6 +581,8 @@ type Assignment struct {
 	Reason string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
 	// When the target was set.
 	MoveStartedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=move_started_at,json=moveStartedAt,proto3" json:"move_started_at,omitempty"`
+	// The epoch at which the owner became the owner.
+	OwnerEpoch    uint64 `protobuf:"varint,11,opt,name=owner_epoch,json=ownerEpoch,proto3" json:"owner_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -683,6 +685,13 @@ func (x *Assignment) GetMoveStartedAt() *timestamppb.Timestamp {
 		return x.MoveStartedAt
 	}
 	return nil
+}
+
+func (x *Assignment) GetOwnerEpoch() uint64 {
+	if x != nil {
+		return x.OwnerEpoch
+	}
+	return 0
 }
 
 // Outcome is the replicated record of an ended move, kept until its source has reclaimed or salvaged.
@@ -1647,7 +1656,7 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\tretention\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\tretention\x129\n" +
 	"\n" +
 	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x16\n" +
-	"\x06parent\x18\a \x01(\tR\x06parent\"\xc9\x02\n" +
+	"\x06parent\x18\a \x01(\tR\x06parent\"\xea\x02\n" +
 	"\n" +
 	"Assignment\x126\n" +
 	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x14\n" +
@@ -1660,7 +1669,9 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\x06opened\x18\b \x01(\bR\x06opened\x12\x16\n" +
 	"\x06reason\x18\t \x01(\tR\x06reason\x12B\n" +
 	"\x0fmove_started_at\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\rmoveStartedAt\"\xd7\x02\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\rmoveStartedAt\x12\x1f\n" +
+	"\vowner_epoch\x18\v \x01(\x04R\n" +
+	"ownerEpoch\"\xd7\x02\n" +
 	"\aOutcome\x126\n" +
 	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x17\n" +
 	"\amove_id\x18\x02 \x01(\x04R\x06moveId\x12.\n" +

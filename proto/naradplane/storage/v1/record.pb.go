@@ -317,6 +317,7 @@ type AssignmentRecord struct {
 	Opened           bool                   `protobuf:"varint,11,opt,name=opened,proto3" json:"opened,omitempty"`
 	Reason           string                 `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`
 	MoveStartedAt    int64                  `protobuf:"varint,13,opt,name=move_started_at,json=moveStartedAt,proto3" json:"move_started_at,omitempty"`
+	OwnerEpoch       uint64                 `protobuf:"varint,14,opt,name=owner_epoch,json=ownerEpoch,proto3" json:"owner_epoch,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -438,6 +439,13 @@ func (x *AssignmentRecord) GetReason() string {
 func (x *AssignmentRecord) GetMoveStartedAt() int64 {
 	if x != nil {
 		return x.MoveStartedAt
+	}
+	return 0
+}
+
+func (x *AssignmentRecord) GetOwnerEpoch() uint64 {
+	if x != nil {
+		return x.OwnerEpoch
 	}
 	return 0
 }
@@ -1382,6 +1390,7 @@ type ResultRecord struct {
 	Blockers []string `protobuf:"bytes,5,rep,name=blockers,proto3" json:"blockers,omitempty"`
 	// The value that the command's result carries: a topic, move, handoff or raft id.
 	Value         uint64 `protobuf:"varint,6,opt,name=value,proto3" json:"value,omitempty"`
+	RequestId     string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1458,6 +1467,13 @@ func (x *ResultRecord) GetValue() uint64 {
 	return 0
 }
 
+func (x *ResultRecord) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
 var File_naradplane_storage_v1_record_proto protoreflect.FileDescriptor
 
 const file_naradplane_storage_v1_record_proto_rawDesc = "" +
@@ -1491,7 +1507,7 @@ const file_naradplane_storage_v1_record_proto_rawDesc = "" +
 	"\tparent_id\x18\x04 \x01(\x04R\bparentId\x12'\n" +
 	"\x0fretention_nanos\x18\x05 \x01(\x03R\x0eretentionNanos\x12\x1d\n" +
 	"\n" +
-	"created_at\x18\x06 \x01(\x03R\tcreatedAt\"\xf8\x02\n" +
+	"created_at\x18\x06 \x01(\x03R\tcreatedAt\"\x99\x03\n" +
 	"\x10AssignmentRecord\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\x04R\atopicId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x14\n" +
@@ -1507,7 +1523,9 @@ const file_naradplane_storage_v1_record_proto_rawDesc = "" +
 	" \x01(\x04R\x10grantIncarnation\x12\x16\n" +
 	"\x06opened\x18\v \x01(\bR\x06opened\x12\x16\n" +
 	"\x06reason\x18\f \x01(\tR\x06reason\x12&\n" +
-	"\x0fmove_started_at\x18\r \x01(\x03R\rmoveStartedAt\"\xba\x02\n" +
+	"\x0fmove_started_at\x18\r \x01(\x03R\rmoveStartedAt\x12\x1f\n" +
+	"\vowner_epoch\x18\x0e \x01(\x04R\n" +
+	"ownerEpoch\"\xba\x02\n" +
 	"\rOutcomeRecord\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\x04R\atopicId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x17\n" +
@@ -1594,14 +1612,16 @@ const file_naradplane_storage_v1_record_proto_rawDesc = "" +
 	"\x06change\"k\n" +
 	"\x0eRevisionRecord\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12=\n" +
-	"\achanges\x18\x02 \x03(\v2#.naradplane.storage.v1.ChangeRecordR\achanges\"\xa4\x01\n" +
+	"\achanges\x18\x02 \x03(\v2#.naradplane.storage.v1.ChangeRecordR\achanges\"\xc3\x01\n" +
 	"\fResultRecord\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\rR\x06reason\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x14\n" +
 	"\x05field\x18\x04 \x01(\tR\x05field\x12\x1a\n" +
 	"\bblockers\x18\x05 \x03(\tR\bblockers\x12\x14\n" +
-	"\x05value\x18\x06 \x01(\x04R\x05valueBJZHgithub.com/naradctl/naradctl-plane/proto/naradplane/storage/v1;storagev1b\x06proto3"
+	"\x05value\x18\x06 \x01(\x04R\x05value\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\a \x01(\tR\trequestIdBJZHgithub.com/naradctl/naradctl-plane/proto/naradplane/storage/v1;storagev1b\x06proto3"
 
 var (
 	file_naradplane_storage_v1_record_proto_rawDescOnce sync.Once
