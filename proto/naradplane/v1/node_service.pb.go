@@ -311,7 +311,11 @@ type HeartbeatRequest struct {
 	// Whether sizes is complete.
 	SizesComplete bool `protobuf:"varint,11,opt,name=sizes_complete,json=sizesComplete,proto3" json:"sizes_complete,omitempty"`
 	// The address in use, so that two agents with one id are told apart.
-	Address       string `protobuf:"bytes,12,opt,name=address,proto3" json:"address,omitempty"`
+	Address string `protobuf:"bytes,12,opt,name=address,proto3" json:"address,omitempty"`
+	// The node refuses produce requests, since it is draining and owns nothing as far as it knows, and
+	// counted ingress_records after it began to. Only then does an empty queue stay empty: without it
+	// a draining node is not removed.
+	IngressClosed bool `protobuf:"varint,13,opt,name=ingress_closed,json=ingressClosed,proto3" json:"ingress_closed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -428,6 +432,13 @@ func (x *HeartbeatRequest) GetAddress() string {
 		return x.Address
 	}
 	return ""
+}
+
+func (x *HeartbeatRequest) GetIngressClosed() bool {
+	if x != nil {
+		return x.IngressClosed
+	}
+	return false
 }
 
 // HeartbeatResponse grants a lease. It counts from when the request was sent.
@@ -1960,7 +1971,7 @@ const file_naradplane_v1_node_service_proto_rawDesc = "" +
 	"\x04node\x18\x03 \x01(\v2\x13.naradplane.v1.NodeR\x04node\"]\n" +
 	"\rPartitionSize\x126\n" +
 	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\xfc\x03\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\xa3\x04\n" +
 	"\x10HeartbeatRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x121\n" +
@@ -1974,7 +1985,8 @@ const file_naradplane_v1_node_service_proto_rawDesc = "" +
 	"\x05sizes\x18\n" +
 	" \x03(\v2\x1c.naradplane.v1.PartitionSizeR\x05sizes\x12%\n" +
 	"\x0esizes_complete\x18\v \x01(\bR\rsizesComplete\x12\x18\n" +
-	"\aaddress\x18\f \x01(\tR\aaddress\"\x82\x01\n" +
+	"\aaddress\x18\f \x01(\tR\aaddress\x12%\n" +
+	"\x0eingress_closed\x18\r \x01(\bR\ringressClosed\"\x82\x01\n" +
 	"\x11HeartbeatResponse\x126\n" +
 	"\tlease_ttl\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\bleaseTtl\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x1d\n" +
