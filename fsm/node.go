@@ -1,0 +1,208 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/naradctl/naradctl-plane/internal/cluster"
+	storagev1 "github.com/naradctl/naradctl-plane/proto/naradplane/storage/v1"
+)
+
+func (st *state) registerNode(c *storagev1.RegisterNode) Result {
+	id, store := cluster.NodeID(c.GetNodeId()), cluster.StoreID(c.GetStoreId())
+	incarnation := cluster.Incarnation(c.GetIncarnation())
+	if err := cluster.ValidateNodeID(id); err != nil {
+		return asRefusal(err)
+	}
+	switch {
+	case store == "":
+		return refused(cluster.Invalid("store_id", "is missing"))
+	case c.GetAddress() == "":
+		return refused(cluster.Invalid("address", "is missing"))
+	case incarnation == 0:
+		return refused(cluster.Invalid("incarnation", "must be at least 1"))
+	}
+	old, known := st.nodes[id]
+	if err := st.checkStore(id, store, old, known); err != nil {
+		return refused(err)
+	}
+	if known && incarnation <= old.Incarnation {
+		if incarnation == old.Incarnation && old.Status == cluster.NodeAlive && old.Address == c.GetAddress() {
+			return Result{}
+		}
+		// C79: a delayed registration never replaces a newer one.
+		return refused(cluster.Errorf(cluster.ReasonStaleIncarnation,
+			"node %s has registered with incarnation %d (%s); incarnation %d is not higher", id, old.Incarnation, old.Status, incarnation))
+	}
+	n := cluster.Node{
+		ID: id, StoreID: store, Incarnation: incarnation, Address: c.GetAddress(), Zone: c.GetZone(),
+		Status: cluster.NodeAlive, Voter: cluster.ControllerName(c.GetVoter()),
+		// C36: only the operator sets and clears the draining mark.
+		Draining: old.Draining, DrainReason: old.DrainReason, JoinedAt: old.JoinedAt,
+	}
+	if !known {
+		n.JoinedAt = st.now
+	}
+	st.putNode(n)
+	st.revokeGrantsOf(id)
+	return Result{}
+}
+
+// checkStore refuses a wiped, foreign or copied data directory (C37).
+func (st *state) checkStore(id cluster.NodeID, store cluster.StoreID, old cluster.Node, known bool) *cluster.Error {
+	if known && old.StoreID != store {
+		return cluster.Errorf(cluster.ReasonForeignStore,
+			"node %s is known with data directory %s, not %s: its disk was wiped, or another host uses its id; "+
+				"bring the old directory back, or give this host a node_id of its own and run "+
+				"\"naradctl-plane cluster decommission %s\" once that node owns nothing", id, old.StoreID, store, id)
+	}
+	for _, other := range sortedNodes(st.nodes) {
+		if other.ID != id && other.StoreID == store {
+			return cluster.Errorf(cluster.ReasonForeignStore,
+				"data directory %s belongs to node %s: it was copied, or node_id was changed; set node_id back to %s, or use an empty directory",
+				store, other.ID, other.ID)
+		}
+	}
+	return nil
+}
+
+// revokeGrantsOf ends the live grants that a node holds as source.
+//
+// Invariant I7: it is part of the entry that registers a new incarnation, so that no flip can follow the
+// freeze of an earlier one.
+func (st *state) revokeGrantsOf(id cluster.NodeID) {
+	var ps []cluster.PartitionID
+	for p := range st.granted {
+		if a, ok := st.assignment(p); ok && a.Owner == id {
+			ps = append(ps, p)
+		}
+	}
+	slices.SortFunc(ps, cluster.PartitionID.Compare)
+	for _, p := range ps {
+		a, _ := st.assignment(p)
+		a.Granted = false
+		a.Epoch++
+		st.putAssignment(a)
+	}
+}
+
+func (st *state) markDead(c *storagev1.MarkDead) Result {
+	n, ok := st.nodes[cluster.NodeID(c.GetNodeId())]
+	if !ok {
+		return refused(cluster.NotFound("node %s is no member", c.GetNodeId()))
+	}
+	// Invariant I10: a verdict is about one incarnation; a node that came back meanwhile is not hit.
+	if n.Status != cluster.NodeAlive || n.Incarnation != cluster.Incarnation(c.GetIncarnation()) {
+		return refused(cluster.Errorf(cluster.ReasonStaleIncarnation,
+			"node %s is %s with incarnation %d; the verdict is about %d", n.ID, n.Status, n.Incarnation, c.GetIncarnation()))
+	}
+	n.Status = cluster.NodeDead
+	n.DeadAt = st.now
+	n.DeadHWMs = offsets(c.GetHwms())
+	st.putNode(n)
+	return Result{}
+}
+
+func (st *state) setDraining(c *storagev1.SetDraining) Result {
+	drain := map[cluster.NodeID]bool{}
+	for _, s := range c.GetNodeIds() {
+		id := cluster.NodeID(s)
+		if _, ok := st.nodes[id]; !ok {
+			return refused(cluster.NotFound("node %s is no member", id))
+		}
+		drain[id] = true
+	}
+	if c.GetDraining() {
+		if err := st.checkReceivers(drain); err != nil {
+			return refused(err)
+		}
+	}
+	for _, n := range sortedNodes(st.nodes) {
+		if !drain[n.ID] || n.Draining == c.GetDraining() {
+			continue
+		}
+		n.Draining, n.DrainReason = c.GetDraining(), ""
+		if n.Draining {
+			n.DrainReason = c.GetReason()
+		}
+		st.putNode(n)
+	}
+	return Result{}
+}
+
+// checkReceivers refuses a drain that leaves no living node to receive partitions (C39).
+func (st *state) checkReceivers(drain map[cluster.NodeID]bool) *cluster.Error {
+	left, dead := 0, 0
+	for _, n := range st.nodes {
+		switch {
+		case drain[n.ID] || n.Draining:
+		case n.Status == cluster.NodeDead:
+			dead++
+		default:
+			left++
+		}
+	}
+	if left > 0 {
+		return nil
+	}
+	err := cluster.Errorf(cluster.ReasonBlocked,
+		"no receivers: of %d nodes none would be alive and not draining (%d dead); add a node first, or cancel another drain", len(st.nodes), dead)
+	err.Blockers = []string{"no receivers"}
+	return err
+}
+
+// removeNode forgets a node that drained. Its conditions are those of the protocol's removal that the state
+// machine can see; the controller adds the node's own report (ingress queue, quarantine).
+func (st *state) removeNode(c *storagev1.RemoveNode) Result {
+	id := cluster.NodeID(c.GetNodeId())
+	n, ok := st.nodes[id]
+	if !ok {
+		return Result{}
+	}
+	if n.Incarnation != cluster.Incarnation(c.GetIncarnation()) {
+		return refused(cluster.Errorf(cluster.ReasonStaleIncarnation,
+			"node %s has incarnation %d, not %d", id, n.Incarnation, c.GetIncarnation()))
+	}
+	outcomes := st.outcomesWhere(func(o cluster.Outcome) bool { return o.Source == id })
+	if blockers := st.removalBlockers(n, outcomes); len(blockers) > 0 {
+		err := cluster.Errorf(cluster.ReasonBlocked, "node %s can't be removed: %s", id, blockers[0])
+		err.Blockers = blockers
+		return refused(err)
+	}
+	for _, o := range outcomes {
+		st.dropOutcome(o)
+	}
+	st.dropNode(id)
+	return Result{}
+}
+
+func (st *state) removalBlockers(n cluster.Node, outcomes []cluster.Outcome) []string {
+	var blockers []string
+	if !n.Draining {
+		blockers = append(blockers, "it is not draining")
+	}
+	if k := st.owned[n.ID]; k > 0 {
+		blockers = append(blockers, fmt.Sprintf("it owns %d partitions", k))
+	}
+	// C32: a node that owns nothing may still be a target.
+	if k := st.inbound[n.ID]; k > 0 {
+		blockers = append(blockers, fmt.Sprintf("it is the target of %d moves", k))
+	}
+	for _, o := range outcomes {
+		switch {
+		case o.Kind == cluster.OutcomeForced:
+			blockers = append(blockers, fmt.Sprintf("its copy of %s is not salvaged", st.partitionName(o.Partition)))
+		case o.Kind == cluster.OutcomeFlipped && !o.Opened:
+			// C80: until the new owner opened it, this node's copy may be the only good one.
+			blockers = append(blockers, fmt.Sprintf("its copy of %s is not opened by %s", st.partitionName(o.Partition), o.Destination))
+		}
+	}
+	return blockers
+}
+
+func (st *state) partitionName(p cluster.PartitionID) string {
+	if t, ok := st.topics[p.Topic]; ok {
+		return cluster.FormatPartition(t.Name, p.Index)
+	}
+	return p.String()
+}
