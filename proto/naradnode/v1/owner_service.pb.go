@@ -327,14 +327,15 @@ func (x *AppendResponse) GetResults() []*PartitionAppendResult {
 
 // ConsumeOwnedRequest reserves records.
 type ConsumeOwnedRequest struct {
-	state             protoimpl.MessageState `protogen:"open.v1"`
-	TopicId           uint64                 `protobuf:"varint,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
-	Indexes           []uint32               `protobuf:"varint,2,rep,packed,name=indexes,proto3" json:"indexes,omitempty"`
-	Group             string                 `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`
-	MaxRecords        uint32                 `protobuf:"varint,4,opt,name=max_records,json=maxRecords,proto3" json:"max_records,omitempty"`
-	MaxBytes          uint64                 `protobuf:"varint,5,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
-	Wait              *durationpb.Duration   `protobuf:"bytes,6,opt,name=wait,proto3" json:"wait,omitempty"`
-	VisibilityTimeout *durationpb.Duration   `protobuf:"bytes,7,opt,name=visibility_timeout,json=visibilityTimeout,proto3" json:"visibility_timeout,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	TopicId uint64                 `protobuf:"varint,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Indexes []uint32               `protobuf:"varint,2,rep,packed,name=indexes,proto3" json:"indexes,omitempty"`
+	Group   string                 `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`
+	// Zero reserves nothing: the call returns when there is something to reserve, or when wait is over.
+	MaxRecords        uint32               `protobuf:"varint,4,opt,name=max_records,json=maxRecords,proto3" json:"max_records,omitempty"`
+	MaxBytes          uint64               `protobuf:"varint,5,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	Wait              *durationpb.Duration `protobuf:"bytes,6,opt,name=wait,proto3" json:"wait,omitempty"`
+	VisibilityTimeout *durationpb.Duration `protobuf:"bytes,7,opt,name=visibility_timeout,json=visibilityTimeout,proto3" json:"visibility_timeout,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -572,9 +573,10 @@ func (x *AckOwnedResponse) GetErrors() []*ReceiptError {
 
 // ExtendOwnedRequest extends reservations.
 type ExtendOwnedRequest struct {
-	state             protoimpl.MessageState `protogen:"open.v1"`
-	Receipts          []string               `protobuf:"bytes,1,rep,name=receipts,proto3" json:"receipts,omitempty"`
-	VisibilityTimeout *durationpb.Duration   `protobuf:"bytes,2,opt,name=visibility_timeout,json=visibilityTimeout,proto3" json:"visibility_timeout,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Receipts []string               `protobuf:"bytes,1,rep,name=receipts,proto3" json:"receipts,omitempty"`
+	// Zero gives the records back; absent is 30 s.
+	VisibilityTimeout *durationpb.Duration `protobuf:"bytes,2,opt,name=visibility_timeout,json=visibilityTimeout,proto3" json:"visibility_timeout,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
