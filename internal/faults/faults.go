@@ -44,6 +44,7 @@ const (
 	AppendWritten     = "append.written"      // owner: written, not synced
 	AppendSynced      = "append.synced"       // owner: synced, lease not checked, not acknowledged
 	IngressSynced     = "ingress.synced"      // any agent: accepted durably, not acknowledged
+	LeaderFlipAsked   = "leader.flip_asked"   // leader: CompleteMove has arrived, nothing is proposed
 	LeaderFlipApplied = "leader.flip_applied" // leader: a flip is applied, not answered
 	LeaderPlanned     = "leader.planned"      // leader: a plan is made, nothing proposed
 	LeaderProposed    = "leader.proposed"     // leader: a target is committed
@@ -56,6 +57,6 @@ func Points() []string {
 		MoveVerified, MoveInstalled, MoveFlipReply, MoveFlipped, MoveOpened, MoveReported,
 		MoveForceReply, HandoffMarked, HandoffGranted, HandoffFrozen, HandoffExpired, HandoffRevoked,
 		HandoffThawed, ReclaimConfirmed, ReclaimDeleted, SalvageQuarantine, SalvageProduced,
-		AppendWritten, AppendSynced, IngressSynced, LeaderFlipApplied, LeaderPlanned, LeaderProposed,
+		AppendWritten, AppendSynced, IngressSynced, LeaderFlipAsked, LeaderFlipApplied, LeaderPlanned, LeaderProposed,
 	}
 }
