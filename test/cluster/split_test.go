@@ -1,0 +1,211 @@
+package cluster_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/naradctl/naradctl-plane/internal/faults"
+	planev1 "github.com/naradctl/naradctl-plane/proto/naradplane/v1"
+	"github.com/naradctl/naradctl-plane/test/harness"
+)
+
+type settings = planev1.Settings
+
+func (e *env) settings(change func(*settings)) error {
+	s := &settings{}
+	change(s)
+	return e.cluster.API.UpdateSettings(e.ctx, s)
+}
+
+// TestC74SourceCutOff: the source is cut off from the controllers and from the destination, not from clients. It stops
+// acknowledging when its lease has run out, is declared dead, and the destination promotes its copy. When the link heals, the
+// source salvages what the destination never had (C76).
+func TestC74SourceCutOff(t *testing.T) {
+	e := start(t, 3, 1)
+	var proxies []*harness.Proxy
+	var through []string
+	for _, a := range e.cluster.ControllerAddresses() {
+		p, err := harness.NewProxy(a)
+		e.must(err)
+		t.Cleanup(func() { _ = p.Close() })
+		proxies, through = append(proxies, p), append(through, p.Address)
+	}
+	// agent-1 is the destination; agent-2, the source, reaches the controllers through the proxies only.
+	_, err := e.cluster.AddAgent(e.ctx, "agent-2", "--controllers", strings.Join(through, ","))
+	e.must(err)
+	e.load.SetAgents(e.cluster.AgentAddresses())
+	topic := e.topic("orders", 2)
+	e.fill("orders", 1<<20)
+	e.traffic("orders")
+	index := uint32(0)
+	if e.assignment("orders", 0).GetOwner() != "agent-2" {
+		index = 1
+	}
+	record := e.arm("agent-1", faults.MoveConverged, "block", topic.GetTopicId())
+	move, err := e.cluster.API.StartMove(e.ctx, "orders", index, "agent-1")
+	e.must(err)
+	e.struck(record)
+	for _, p := range proxies {
+		p.Cut()
+	}
+	e.must(harness.Poll(e.ctx, "agent-2 is declared dead", func() error {
+		members, err := e.cluster.API.Members(e.ctx)
+		if err != nil {
+			return err
+		}
+		if s := members["agent-2"].GetNode().GetStatus(); s != planev1.NodeStatus_NODE_STATUS_DEAD {
+			return fmt.Errorf("it is %s", s)
+		}
+		return nil
+	}))
+	e.must(harness.DisarmFaults(e.ctx, e.cluster.Process("agent-1")))
+	e.moved("orders", index, "agent-1")
+	got, err := e.cluster.API.Assignment(e.ctx, topic.GetTopicId(), index, move)
+	e.must(err)
+	if got.GetOutcome().GetKind() != planev1.OutcomeKind_OUTCOME_KIND_FORCED {
+		t.Fatalf("the move ended as %v, want a forced promotion", got.GetOutcome())
+	}
+	for _, p := range proxies {
+		p.Heal()
+	}
+	e.must(harness.Poll(e.ctx, "agent-2 is back and has salvaged", func() error {
+		members, err := e.cluster.API.Members(e.ctx)
+		if err != nil {
+			return err
+		}
+		m := members["agent-2"]
+		if m.GetNode().GetStatus() != planev1.NodeStatus_NODE_STATUS_ALIVE || m.GetQuarantined() != 0 {
+			return fmt.Errorf("it is %v", m)
+		}
+		got, err := e.cluster.API.Assignment(e.ctx, topic.GetTopicId(), index, move)
+		if err != nil {
+			return err
+		}
+		if got.GetOutcome() != nil {
+			return fmt.Errorf("the outcome is not reclaimed: %v", got.GetOutcome())
+		}
+		return nil
+	}))
+	e.verdict()
+}
+
+// TestC60SilentLink: packets are dropped both ways without a reset. The node is declared dead at most, comes back by
+// registering, and nothing is lost.
+func TestC60SilentLink(t *testing.T) {
+	e := start(t, 1, 1)
+	proxy, err := harness.NewProxy(e.cluster.Controllers[0].Address)
+	e.must(err)
+	t.Cleanup(func() { _ = proxy.Close() })
+	_, err = e.cluster.AddAgent(e.ctx, "agent-2", "--controllers", proxy.Address)
+	e.must(err)
+	e.load.SetAgents(e.cluster.AgentAddresses())
+	e.topic("orders", 4)
+	e.traffic("orders")
+	status := func() (planev1.NodeStatus, error) {
+		members, err := e.cluster.API.Members(e.ctx)
+		return members["agent-2"].GetNode().GetStatus(), err
+	}
+	proxy.Cut()
+	e.must(harness.Poll(e.ctx, "agent-2 is declared dead", func() error {
+		if s, err := status(); err != nil || s != planev1.NodeStatus_NODE_STATUS_DEAD {
+			return fmt.Errorf("it is %s (%v)", s, err)
+		}
+		return nil
+	}))
+	proxy.Heal()
+	healed := time.Now()
+	e.must(harness.Poll(e.ctx, "agent-2 is back", func() error {
+		if s, err := status(); err != nil || s != planev1.NodeStatus_NODE_STATUS_ALIVE {
+			return fmt.Errorf("it is %s (%v)", s, err)
+		}
+		return nil
+	}))
+	t.Logf("back %s after the link healed", time.Since(healed).Round(time.Millisecond))
+	e.verdict()
+}
+
+// TestC50KillControllers: kill -9 of each controller in a loop under load; at equal revisions all have the same state.
+func TestC50KillControllers(t *testing.T) {
+	e := start(t, 3, 2)
+	e.topic("orders", 8)
+	e.traffic("orders")
+	for round := range 6 {
+		p := e.cluster.Controllers[round%3]
+		a := e.assignment("orders", uint32(round))
+		_, err := e.cluster.API.StartMove(e.ctx, "orders", uint32(round), e.other(a))
+		e.must(err)
+		e.must(p.Kill())
+		e.moved("orders", uint32(round), e.other(a))
+		e.must(p.Start())
+	}
+	e.must(harness.Poll(e.ctx, "all controllers have the same state", func() error {
+		seen := map[string]string{}
+		var revision uint64
+		for _, p := range e.cluster.Controllers {
+			s, err := harness.ClientsOf(p.Address).GetControllerState(e.ctx, &planev1.GetControllerStateRequest{StateHash: true})
+			if err != nil {
+				return err
+			}
+			if revision != 0 && s.GetRevision() != revision {
+				return fmt.Errorf("%s is at revision %d, another at %d", p.Name, s.GetRevision(), revision)
+			}
+			revision = s.GetRevision()
+			seen[s.GetStateHash()] = p.Name
+		}
+		if len(seen) != 1 {
+			return harness.Fatal(fmt.Errorf("at revision %d the states differ: %v", revision, seen))
+		}
+		return nil
+	}))
+	e.verdict()
+}
+
+// TestC37ForeignStore: a known id with a wiped disk, a second process on one directory, and a wiped controller are refused with
+// the reason and the remedy; the first keeps serving.
+func TestC37ForeignStore(t *testing.T) {
+	e := start(t, 3, 1)
+	refused := func(name string, args []string, want ...string) {
+		t.Helper()
+		p := &harness.Process{Name: name, Binary: binaries.release, Args: args, LogPath: filepath.Join(t.TempDir(), "log")}
+		e.must(p.Start())
+		t.Cleanup(func() { _ = p.Kill() })
+		select {
+		case <-p.Done():
+		case <-time.After(20 * time.Second):
+			t.Errorf("%s: it runs; want it refused\n%s", name, p.LogTail(2000))
+			return
+		}
+		if p.Err() == nil {
+			t.Errorf("%s: exit code 0, want an error", name)
+		}
+		for _, w := range want {
+			if text := p.LogTail(4000); !strings.Contains(text, w) {
+				t.Errorf("%s: its output does not say %q:\n%s", name, w, text)
+			}
+		}
+	}
+	addr, err := harness.FreeAddress()
+	e.must(err)
+	agent := e.cluster.Agents[0]
+	with := func(args []string, flag, value string) []string {
+		out := append([]string(nil), args...)
+		for i := range out {
+			if out[i] == flag {
+				out[i+1] = value
+			}
+		}
+		return out
+	}
+	elsewhere := with(agent.Args, "--listen", addr)
+	refused("two agents on one directory", elsewhere, "agent-1", "another process")
+	refused("wiped agent", with(elsewhere, "--data-dir", t.TempDir()), "wiped", "node_id")
+	ctl := e.cluster.Controllers[2]
+	refused("two controllers on one directory", with(ctl.Args, "--listen", addr), "another process")
+	e.must(ctl.Kill())
+	refused("wiped controller", with(ctl.Args, "--data-dir", t.TempDir()), "wiped", "controllers remove")
+	e.must(ctl.Start())
+	e.must(e.cluster.WaitReady(e.ctx, agent))
+}
