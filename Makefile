@@ -43,6 +43,11 @@ unit: ## unit, script and property tests with the race detector
 cluster: build build-faults ## tests on real processes
 	$(GO) test -count=1 -timeout 25m ./test/cluster/... ./test/demo/...
 
+.PHONY: bench
+bench: build ## measure freezes and copies by partition size
+	@CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/bench ./test/bench
+	@$(BIN)/bench --release $(BIN)/naradctl-plane $(BENCH)
+
 .PHONY: generate
 generate: ## regenerate Go from proto/
 	$(BUF) generate
