@@ -1,0 +1,327 @@
+package api
+
+import (
+	"context"
+	"net"
+	"strconv"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/naradctl/naradctl-plane/fsm"
+	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/internal/controller"
+	"github.com/naradctl/naradctl-plane/internal/faults"
+	"github.com/naradctl/naradctl-plane/internal/wire"
+	storagev1 "github.com/naradctl/naradctl-plane/proto/naradplane/storage/v1"
+	planev1 "github.com/naradctl/naradctl-plane/proto/naradplane/v1"
+)
+
+type nodeService struct{ *Server }
+
+// Bounds of names that clients choose freely.
+const (
+	maxText    = 1000
+	maxStoreID = 100
+	maxZone    = 200
+)
+
+func checkText(field, s string, limit int) error {
+	if len(s) > limit {
+		return cluster.Invalid(field, "must be at most %d bytes, has %d", limit, len(s))
+	}
+	return nil
+}
+
+// checkAddress accepts host:port that others can dial.
+func checkAddress(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return cluster.Invalid("address", "%q is not host:port", address)
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return cluster.Invalid("address", "%q has no port from 1 to 65535", address)
+	}
+	if host == "" {
+		return cluster.Invalid("address", "%q has no host", address)
+	}
+	// C66: others would dial themselves.
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		return cluster.Invalid("address", "%s is what one listens on, not what others dial", host)
+	}
+	return checkText("address", address, maxText)
+}
+
+func partitionRef(topicID uint64, index uint32) (*storagev1.PartitionRef, error) {
+	if topicID == 0 {
+		return nil, cluster.Invalid("topic_id", "is missing")
+	}
+	return &storagev1.PartitionRef{TopicId: topicID, Index: index}, nil
+}
+
+func checkMove(move uint64) error {
+	if move == 0 {
+		return cluster.Invalid("move_id", "is missing")
+	}
+	return nil
+}
+
+// propose orders a command and returns refusals as errors.
+func (s *Server) propose(ctx context.Context, cmd *storagev1.Command) (fsm.Result, error) {
+	r, err := s.deps.Controller.Propose(ctx, cmd)
+	if err != nil {
+		return r, err
+	}
+	if r.Err != nil {
+		return r, r.Err
+	}
+	return r, nil
+}
+
+func (s nodeService) RegisterNode(ctx context.Context, req *planev1.RegisterNodeRequest) (*planev1.RegisterNodeResponse, error) {
+	if err := checkRegistration(req); err != nil {
+		return nil, fail(err)
+	}
+	r, n, err := s.deps.Controller.Register(ctx, controller.Registration{
+		Node: cluster.NodeID(req.GetNodeId()), StoreID: cluster.StoreID(req.GetStoreId()),
+		Incarnation: cluster.Incarnation(req.GetIncarnation()), Address: req.GetAddress(), Zone: req.GetZone(),
+		Voter: cluster.ControllerName(req.GetVoter()),
+	})
+	if err != nil {
+		return nil, fail(err)
+	}
+	return &planev1.RegisterNodeResponse{
+		Revision: uint64(r.Revision), ClusterId: string(s.deps.Controller.Config().ClusterID), Node: wire.NodeToProto(n),
+	}, nil
+}
+
+func checkRegistration(req *planev1.RegisterNodeRequest) error {
+	if err := cluster.ValidateNodeID(cluster.NodeID(req.GetNodeId())); err != nil {
+		return err
+	}
+	switch {
+	case req.GetStoreId() == "":
+		return cluster.Invalid("store_id", "is missing")
+	case req.GetIncarnation() == 0:
+		return cluster.Invalid("incarnation", "must be at least 1")
+	}
+	if req.GetVoter() != "" {
+		if err := cluster.ValidateControllerName(cluster.ControllerName(req.GetVoter())); err != nil {
+			return cluster.Invalid("voter", "%v", err)
+		}
+	}
+	for _, err := range []error{
+		checkText("store_id", req.GetStoreId(), maxStoreID), checkText("zone", req.GetZone(), maxZone), checkAddress(req.GetAddress()),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s nodeService) Heartbeat(ctx context.Context, req *planev1.HeartbeatRequest) (*planev1.HeartbeatResponse, error) {
+	if err := cluster.ValidateNodeID(cluster.NodeID(req.GetNodeId())); err != nil {
+		return nil, fail(err)
+	}
+	lease, err := s.deps.Controller.Heartbeat(ctx, cluster.NodeID(req.GetNodeId()), cluster.Incarnation(req.GetIncarnation()),
+		req.GetAddress(), report(req))
+	if err != nil {
+		return nil, fail(err)
+	}
+	return &planev1.HeartbeatResponse{
+		LeaseTtl: durationpb.New(lease.TTL), Leader: string(s.deps.Controller.Config().Name), WantSizes: lease.WantSizes,
+	}, nil
+}
+
+func report(req *planev1.HeartbeatRequest) controller.Report {
+	rep := controller.Report{
+		OutboundHWMs:   wire.PartitionOffsetsFromProto(req.GetOutboundHwms()),
+		IngressRecords: req.GetIngressRecords(),
+		IngressBytes:   cluster.Bytes(req.GetIngressBytes()),
+		IngressClosed:  req.GetIngressClosed(),
+		DiskTotal:      cluster.Bytes(req.GetDiskTotalBytes()),
+		DiskFree:       cluster.Bytes(req.GetDiskFreeBytes()),
+		Quarantined:    req.GetQuarantined(),
+		SizesComplete:  req.GetSizesComplete(),
+	}
+	for _, m := range req.GetMoves() {
+		rep.Moves = append(rep.Moves, wire.MoveProgressFromProto(m))
+	}
+	for _, z := range req.GetSizes() {
+		rep.Sizes = append(rep.Sizes, controller.PartitionSize{
+			Partition: wire.PartitionFromProto(z.GetPartition()), Bytes: cluster.Bytes(z.GetBytes()),
+		})
+	}
+	return rep
+}
+
+func (s nodeService) GetAssignment(ctx context.Context, req *planev1.GetAssignmentRequest) (*planev1.GetAssignmentResponse, error) {
+	if req.GetTopicId() == 0 {
+		return nil, fail(cluster.Invalid("topic_id", "is missing"))
+	}
+	if err := s.deps.Controller.Barrier(ctx); err != nil {
+		return nil, fail(err)
+	}
+	p := cluster.PartitionID{Topic: cluster.TopicID(req.GetTopicId()), Index: req.GetIndex()}
+	move := cluster.MoveID(req.GetMoveId())
+	res := &planev1.GetAssignmentResponse{}
+	s.deps.Machine.Read(func(r fsm.Reader) {
+		res.Revision = uint64(r.Revision())
+		a, ok := r.Assignment(p)
+		if ok {
+			res.Assignment = wire.AssignmentToProto(a)
+			if n, ok := r.Node(a.Owner); ok {
+				res.Owner = wire.NodeToProto(n)
+			}
+		}
+		if move == 0 {
+			return
+		}
+		if o, ended := r.Outcome(p, move); ended {
+			res.MoveState, res.Outcome = planev1.MoveState_MOVE_STATE_ENDED, wire.OutcomeToProto(o)
+		} else if ok && a.MoveID == move {
+			res.MoveState = planev1.MoveState_MOVE_STATE_CURRENT
+		} else {
+			res.MoveState = planev1.MoveState_MOVE_STATE_FORGOTTEN
+		}
+	})
+	return res, nil
+}
+
+func (s nodeService) GrantHandoff(ctx context.Context, req *planev1.GrantHandoffRequest) (*planev1.GrantHandoffResponse, error) {
+	ref, err := partitionRef(req.GetTopicId(), req.GetIndex())
+	if err == nil {
+		err = checkMove(req.GetMoveId())
+	}
+	if err != nil {
+		return nil, fail(err)
+	}
+	r, err := s.propose(ctx, &storagev1.Command{Command: &storagev1.Command_GrantHandoff{GrantHandoff: &storagev1.GrantHandoff{
+		Partition: ref, MoveId: req.GetMoveId(), NodeId: req.GetNodeId(), Incarnation: req.GetIncarnation(), NonceHash: req.GetNonceHash(),
+	}}})
+	if err != nil {
+		return nil, fail(err)
+	}
+	res := &planev1.GrantHandoffResponse{Revision: uint64(r.Revision), Handoff: uint32(r.Value)}
+	if r.Assignment != nil {
+		res.Epoch = uint64(r.Assignment.Epoch)
+	}
+	return res, nil
+}
+
+func (s nodeService) RevokeHandoff(ctx context.Context, req *planev1.RevokeHandoffRequest) (*planev1.RevokeHandoffResponse, error) {
+	ref, err := partitionRef(req.GetTopicId(), req.GetIndex())
+	if err == nil {
+		err = checkMove(req.GetMoveId())
+	}
+	if err == nil {
+		err = checkText("reason", req.GetReason(), maxText)
+	}
+	if err != nil {
+		return nil, fail(err)
+	}
+	r, err := s.propose(ctx, &storagev1.Command{Command: &storagev1.Command_RevokeHandoff{RevokeHandoff: &storagev1.RevokeHandoff{
+		Partition: ref, MoveId: req.GetMoveId(), Handoff: req.GetHandoff(), Reason: req.GetReason(),
+	}}})
+	if err != nil {
+		return nil, fail(err)
+	}
+	// Invariant I6: accepted without an outcome means that this handoff is not live and never flipped.
+	res := &planev1.RevokeHandoffResponse{Revision: uint64(r.Revision), Revoked: r.Outcome == nil}
+	if r.Outcome != nil {
+		res.Outcome = wire.OutcomeToProto(*r.Outcome)
+	}
+	if r.Assignment != nil {
+		res.Assignment = wire.AssignmentToProto(*r.Assignment)
+	}
+	return res, nil
+}
+
+func (s nodeService) CompleteMove(ctx context.Context, req *planev1.CompleteMoveRequest) (*planev1.CompleteMoveResponse, error) {
+	ref, err := partitionRef(req.GetTopicId(), req.GetIndex())
+	if err == nil {
+		err = checkMove(req.GetMoveId())
+	}
+	if err != nil {
+		return nil, fail(err)
+	}
+	r, err := s.propose(ctx, &storagev1.Command{Command: &storagev1.Command_CompleteMove{CompleteMove: &storagev1.CompleteMove{
+		Partition: ref, MoveId: req.GetMoveId(), Handoff: req.GetHandoff(), Nonce: req.GetNonce(),
+	}}})
+	if err != nil {
+		return nil, fail(err)
+	}
+	if err := flipApplied(req.GetTopicId(), req.GetIndex(), req.GetMoveId()); err != nil {
+		return nil, lostReply(err)
+	}
+	res := &planev1.CompleteMoveResponse{Revision: uint64(r.Revision)}
+	if r.Outcome != nil {
+		res.Outcome = wire.OutcomeToProto(*r.Outcome)
+	}
+	return res, nil
+}
+
+func flipApplied(topic uint64, index uint32, move uint64) error {
+	return faults.Hit(faults.Event{Point: faults.LeaderFlipApplied, TopicID: topic, Index: index, MoveID: move})
+}
+
+func (s nodeService) ForceCompleteMove(ctx context.Context, req *planev1.ForceCompleteMoveRequest) (*planev1.ForceCompleteMoveResponse, error) {
+	ref, err := partitionRef(req.GetTopicId(), req.GetIndex())
+	if err == nil {
+		err = checkMove(req.GetMoveId())
+	}
+	if err != nil {
+		return nil, fail(err)
+	}
+	r, err := s.propose(ctx, &storagev1.Command{Command: &storagev1.Command_ForceCompleteMove{ForceCompleteMove: &storagev1.ForceCompleteMove{
+		Partition: ref, MoveId: req.GetMoveId(), SourceIncarnation: req.GetSourceIncarnation(),
+		StagedLeo: req.GetStagedLeo(), ReadHwm: req.GetReadHwm(), AcceptLoss: req.GetAcceptLoss(),
+	}}})
+	if err != nil {
+		return nil, fail(err)
+	}
+	if err := flipApplied(req.GetTopicId(), req.GetIndex(), req.GetMoveId()); err != nil {
+		return nil, lostReply(err)
+	}
+	res := &planev1.ForceCompleteMoveResponse{Revision: uint64(r.Revision)}
+	if r.Outcome != nil {
+		res.Outcome = wire.OutcomeToProto(*r.Outcome)
+	}
+	return res, nil
+}
+
+func (s nodeService) ReportOpened(ctx context.Context, req *planev1.ReportOpenedRequest) (*planev1.ReportOpenedResponse, error) {
+	ref, err := partitionRef(req.GetTopicId(), req.GetIndex())
+	if err != nil {
+		return nil, fail(err)
+	}
+	cmd := &storagev1.ReportOpened{Partition: ref, NodeId: req.GetNodeId(), Epoch: req.GetEpoch(), MoveId: req.GetMoveId()}
+	if m := req.GetStats(); m != nil {
+		cmd.Stats = &storagev1.MoveStatsRecord{
+			Bytes: m.GetBytes(), Duration: int64(m.GetDuration().AsDuration()), Freeze: int64(m.GetFreeze().AsDuration()),
+			Passes: m.GetPasses(), Attempts: m.GetAttempts(), Converged: m.GetConverged(), FrozenReadBytes: m.GetFrozenReadBytes(),
+		}
+	}
+	r, err := s.propose(ctx, &storagev1.Command{Command: &storagev1.Command_ReportOpened{ReportOpened: cmd}})
+	if err != nil {
+		return nil, fail(err)
+	}
+	return &planev1.ReportOpenedResponse{Revision: uint64(r.Revision)}, nil
+}
+
+func (s nodeService) ReportReclaimed(ctx context.Context, req *planev1.ReportReclaimedRequest) (*planev1.ReportReclaimedResponse, error) {
+	ref, err := partitionRef(req.GetTopicId(), req.GetIndex())
+	if err == nil {
+		err = checkMove(req.GetMoveId())
+	}
+	if err != nil {
+		return nil, fail(err)
+	}
+	r, err := s.propose(ctx, &storagev1.Command{Command: &storagev1.Command_ReportReclaimed{ReportReclaimed: &storagev1.ReportReclaimed{
+		Partition: ref, MoveId: req.GetMoveId(), NodeId: req.GetNodeId(),
+	}}})
+	if err != nil {
+		return nil, fail(err)
+	}
+	return &planev1.ReportReclaimedResponse{Revision: uint64(r.Revision)}, nil
+}

@@ -1,0 +1,172 @@
+package controller
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/naradctl/naradctl-plane/fsm"
+	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/planner"
+)
+
+// session is what the leader knows of one node beyond its record.
+type session struct {
+	incarnation cluster.Incarnation
+	// last is when silence began: the last heartbeat's arrival, the registration, or the beginning of
+	// this leadership. Monotonic.
+	last time.Time
+	// heard says that this leader accepted a heartbeat of this incarnation.
+	heard bool
+	// since is when the node joined or came back from the dead under this leader; zero when it was
+	// alive before.
+	since time.Time
+	// dead is the replicated verdict, as last seen.
+	dead bool
+	// verdict says that a verdict on this incarnation is on its way. It is set before the verdict is
+	// proposed and goes only when that can't be applied any more.
+	verdict bool
+	report  Report
+	// reported is when report arrived; zero when there is none.
+	reported time.Time
+	// sizes says that the sizes of all its partitions were reported to this leader.
+	sizes bool
+	// stuck are the moves towards this node that hold no slot.
+	stuck map[cluster.PartitionID]cluster.MoveID
+}
+
+// Report is a heartbeat's soft state.
+type Report struct {
+	Moves               []cluster.MoveProgress
+	OutboundHWMs        []cluster.PartitionOffset
+	IngressRecords      uint64
+	IngressBytes        cluster.Bytes
+	IngressClosed       bool
+	DiskTotal, DiskFree cluster.Bytes
+	Quarantined         uint32
+	Sizes               []PartitionSize
+	SizesComplete       bool
+}
+
+// PartitionSize is what a partition occupies on its owner's disk.
+type PartitionSize struct {
+	Partition cluster.PartitionID
+	Bytes     cluster.Bytes
+}
+
+// soft is the leader's soft state. It belongs to one term.
+type soft struct {
+	sync.Mutex
+	term     uint64
+	since    time.Time // when this leadership began
+	sessions map[cluster.NodeID]*session
+	sizes    map[cluster.PartitionID]cluster.Bytes
+	blocked  []planner.Blocked
+	waiting  int
+	// draining holds what keeps each draining node from leaving, as of the last round.
+	draining map[cluster.NodeID][]blocker
+	held     bool // planning waits for reports
+}
+
+// adopt begins a new soft state when term is a new one. Every node gets a full grace (C35): a leader that
+// has just begun has heard of nobody, which is no silence.
+func (c *Controller) adopt(term uint64) {
+	now := time.Now()
+	s := &c.soft
+	s.Lock()
+	defer s.Unlock()
+	if term <= s.term {
+		return // also a confirmation that was overtaken by a later leadership's
+	}
+	// A verdict of an earlier term needs no flag any more: this term's first entry is applied, so it is
+	// either applied before it or will never be.
+	s.term, s.since = term, now
+	s.sessions = map[cluster.NodeID]*session{}
+	s.sizes = map[cluster.PartitionID]cluster.Bytes{}
+	s.blocked, s.waiting, s.held = nil, 0, true
+	s.draining = map[cluster.NodeID][]blocker{}
+	c.machine.Read(func(r fsm.Reader) {
+		for _, n := range r.Nodes() {
+			s.sessions[n.ID] = &session{incarnation: n.Incarnation, last: now, dead: n.Status == cluster.NodeDead}
+		}
+	})
+	c.wake()
+}
+
+// observe brings one session up to date with the node's record and returns it. The caller holds the lock.
+func (s *soft) observe(n cluster.Node, now time.Time) *session {
+	dead := n.Status == cluster.NodeDead
+	e := s.sessions[n.ID]
+	switch {
+	case e == nil:
+		e = &session{incarnation: n.Incarnation, last: now, since: now, dead: dead}
+		s.sessions[n.ID] = e
+	case n.Incarnation < e.incarnation:
+		// Read before what the session knows already: nothing is undone by it.
+	case e.incarnation != n.Incarnation:
+		fresh := session{incarnation: n.Incarnation, last: now, since: e.since, dead: dead}
+		if e.dead {
+			fresh.since = now
+		}
+		*e = fresh
+	case dead:
+		e.dead = true
+	}
+	return e
+}
+
+// observeAll does so for all nodes and forgets those that are gone. The caller holds the lock.
+func (s *soft) observeAll(nodes []cluster.Node, now time.Time) {
+	known := make(map[cluster.NodeID]bool, len(nodes))
+	for _, n := range nodes {
+		known[n.ID] = true
+		s.observe(n, now)
+	}
+	maps.DeleteFunc(s.sessions, func(id cluster.NodeID, _ *session) bool { return !known[id] })
+}
+
+// settling says whether a node that is alive may not receive yet. The caller holds the lock.
+func (s *soft) settling(e *session, now time.Time, lease, delay time.Duration) bool {
+	if !e.heard && s.held {
+		return false // planning waits for it; placements count it in
+	}
+	return !e.heard || now.Sub(e.last) > lease || (!e.since.IsZero() && now.Sub(e.since) < delay)
+}
+
+// progress finds what a move's destination reported of it. The caller holds the lock.
+func (s *soft) progress(a cluster.Assignment) (cluster.MoveProgress, bool) {
+	e := s.sessions[a.Target]
+	if e == nil {
+		return cluster.MoveProgress{}, false
+	}
+	for _, m := range e.report.Moves {
+		if m.Partition == a.Partition && m.MoveID == a.MoveID {
+			return m, true
+		}
+	}
+	return cluster.MoveProgress{}, false
+}
+
+// stuckAttempts is how many attempts a waiting move may have made before it stops holding a slot.
+const stuckAttempts = 3
+
+// mark recomputes which moves towards the node are stuck, and says whether that changed. A move that
+// was stuck stays so until it copies or goes on, so that a short look at its source between two
+// back-offs does not take its slot back.
+func (e *session) mark() bool {
+	next := map[cluster.PartitionID]cluster.MoveID{}
+	for _, m := range e.report.Moves {
+		was := e.stuck[m.Partition] == m.MoveID
+		switch m.Phase {
+		case cluster.PhaseBlocked:
+			next[m.Partition] = m.MoveID
+		case cluster.PhaseWaiting, cluster.PhasePending:
+			if was || (m.Phase == cluster.PhaseWaiting && m.Attempt >= stuckAttempts) {
+				next[m.Partition] = m.MoveID
+			}
+		}
+	}
+	changed := !maps.Equal(e.stuck, next)
+	e.stuck = next
+	return changed
+}
