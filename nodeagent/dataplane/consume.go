@@ -15,8 +15,11 @@ import (
 	nodev1 "github.com/naradctl/naradctl-plane/proto/naradnode/v1"
 )
 
-// maxUnavailable bounds the sentences of one answer.
-const maxUnavailable = 100
+// maxUnavailable bounds the sentences of one answer, maxUnavailableBytes leaves room for them.
+const (
+	maxUnavailable      = 100
+	maxUnavailableBytes = 64 << 10
+)
 
 // Consume reserves records of a topic at whatever nodes own its partitions.
 func (h dataHandler) Consume(ctx context.Context, req *nodev1.ConsumeRequest) (*nodev1.ConsumeResponse, error) {
@@ -71,6 +74,7 @@ func (s *Service) newConsumer(req *nodev1.ConsumeRequest) (*consumer, error) {
 	if c.bytes == 0 {
 		c.bytes = defaultConsumeBytes
 	}
+	c.bytes = min(c.bytes, MaxConsumeBytes-maxUnavailableBytes)
 	return c, nil
 }
 
@@ -191,7 +195,7 @@ func (c *consumer) collect(ctx context.Context, owners []ownerParts) error {
 func (c *consumer) take(records []*nodev1.ConsumedRecord) bool {
 	var size cluster.Bytes
 	for _, r := range records {
-		size += cluster.Bytes(len(r.GetKey()) + len(r.GetValue()))
+		size += consumedSize(r.GetKey(), r.GetValue(), c.group)
 	}
 	if size > c.bytes && len(c.resp.GetRecords()) > 0 {
 		return false

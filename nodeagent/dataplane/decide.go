@@ -31,6 +31,8 @@ type attempt struct {
 	// failures counts the refusals of that route, retryAt is when to ask it again.
 	failures int
 	retryAt  time.Time
+	// overload says that the last refusal was LIMIT: other partitions must not get the load as well.
+	overload bool
 	// rerouteFailures and rerouteAt are the same for other partitions.
 	rerouteFailures int
 	rerouteAt       time.Time
@@ -96,7 +98,7 @@ func decide(a attempt, s situation, rerouteAfter time.Duration) (decision, attem
 		a.since = s.now
 	}
 	until := minTime(retryAt, s.now.Add(maxWait))
-	if s.others {
+	if s.others && !a.overload {
 		at := a.since.Add(rerouteAfter)
 		if a.rerouteAt.After(at) {
 			at = a.rerouteAt
@@ -163,6 +165,7 @@ func (a attempt) after(r result, route Route, now time.Time) attempt {
 	}
 	a.failures++
 	a.retryAt = now.Add(backoff(a.failures))
+	a.overload = r.reason == cluster.ReasonLimit
 	if r.reason == cluster.ReasonNotOwner && r.owner != "" && r.epoch > route.Epoch {
 		a.hintOwner, a.hintEpoch = r.owner, r.epoch
 	}

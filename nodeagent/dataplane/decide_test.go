@@ -39,6 +39,8 @@ func TestDecide(t *testing.T) {
 			situation{known: true, route: dead}, decision{actWait, now.Add(maxWait)}},
 		{"a silent owner is rerouted around", attempt{since: now.Add(-after)},
 			situation{known: true, route: route, others: true, peerRetryAt: now.Add(time.Minute)}, decision{action: actReroute}},
+		{"overload is not handed on", attempt{since: now.Add(-after), owner: "a", epoch: 5, failures: 1, retryAt: now.Add(9), overload: true},
+			situation{known: true, route: route, others: true}, decision{actWait, now.Add(9)}},
 		{"a failed reroute has its own back-off", attempt{since: now.Add(-after), rerouteAt: now.Add(4 * time.Millisecond)},
 			situation{known: true, route: dead, others: true}, decision{actWait, now.Add(4 * time.Millisecond)}},
 	} {

@@ -227,6 +227,8 @@ func (d *dispatcher) send(ctx context.Context, route Route, batch []*chunk, stop
 }
 
 func (d *dispatcher) appendLocal(ctx context.Context, p cluster.PartitionID, batch []*chunk) result {
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.RequestTimeout)
+	defer cancel()
 	l, err := d.logs.Log(p)
 	if err == nil {
 		_, err = l.Append(ctx, flatten(batch))

@@ -25,8 +25,8 @@ type ingress struct {
 	prefix   []byte
 	maxBytes uint64
 	memory   uint64
-	// wake tells the dispatcher that a partition without a worker has something to deliver. It is
-	// called with mu held and must not block.
+	// wake tells the dispatcher that a partition without a worker has something to deliver; nil without a
+	// dispatcher. It is called with mu held and must not block. Under mu.
 	wake func(cluster.PartitionID)
 
 	mu struct {
@@ -80,7 +80,7 @@ type queue struct {
 // openIngress recovers the queue from the database.
 func openIngress(db *pebble.DB, prefix []byte, cfg Config) (*ingress, error) {
 	in := &ingress{db: db, prefix: append([]byte(nil), prefix...), maxBytes: uint64(cfg.IngressMaxBytes),
-		memory: uint64(cfg.DispatchMemory), wake: func(cluster.PartitionID) {}}
+		memory: uint64(cfg.DispatchMemory)}
 	in.mu.queues = map[cluster.PartitionID]*queue{}
 	in.mu.next = 1
 	it, err := db.NewIter(&pebble.IterOptions{LowerBound: in.prefix, UpperBound: prefixEnd(in.prefix)})
@@ -153,12 +153,12 @@ func (in *ingress) attach(wake func(cluster.PartitionID)) {
 	}
 }
 
-// detach stops waking. Workers that have ended leave their queues active; the next attach would not wake
-// them, so a queue is attached once in a process.
+// detach stops waking. Workers that end before their queues are empty leave them active, so that a queue is
+// attached once.
 func (in *ingress) detach() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.wake = func(cluster.PartitionID) {}
+	in.wake = nil
 }
 
 // depth returns what is accepted and not delivered, acceptances in progress included.
@@ -256,7 +256,7 @@ func (in *ingress) push(c *chunk) {
 		}
 		q.disk.add(amountOf(c))
 	}
-	if !q.active {
+	if !q.active && in.wake != nil {
 		q.active = true
 		in.wake(c.partition)
 	}

@@ -17,7 +17,12 @@ var testPrefix = []byte("i/")
 
 func openDB(t testing.TB, fs vfs.FS) *pebble.DB {
 	t.Helper()
-	db, err := pebble.Open("db", &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest, MemTableSize: 4 << 20,
+	return openDBAt(t, fs, "db")
+}
+
+func openDBAt(t testing.TB, fs vfs.FS, dir string) *pebble.DB {
+	t.Helper()
+	db, err := pebble.Open(dir, &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest, MemTableSize: 16 << 20,
 		Logger: quiet{}})
 	if err != nil {
 		t.Fatal(err)
@@ -180,6 +185,22 @@ func TestQueueBeyondMemory(t *testing.T) {
 	}
 	if records, bytes := in.depth(); next != n || records != 0 || bytes != 0 || in.mu.inMemory != 0 {
 		t.Errorf("%d of %d records taken; left: %d records, %d bytes, %d in memory", next, n, records, bytes, in.mu.inMemory)
+	}
+}
+
+// TestAcceptedBeforeRunIsDelivered: handlers may be served before the dispatcher starts.
+func TestAcceptedBeforeRunIsDelivered(t *testing.T) {
+	in := open(t, openDB(t, vfs.NewMem()), DefaultConfig())
+	if err := in.accept(chunksOf(3, []store.Record{{Value: []byte("x")}}, []uint32{0})); err != nil {
+		t.Fatal(err)
+	}
+	woken := 0
+	in.attach(func(cluster.PartitionID) { woken++ })
+	if err := in.accept(chunksOf(3, []store.Record{{Value: []byte("y")}}, []uint32{0})); err != nil {
+		t.Fatal(err)
+	}
+	if woken != 1 {
+		t.Errorf("the partition was woken %d times, want once for its one worker", woken)
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 
 // Log is an open partition log. Two values are equal iff they are the same opening of it.
 type Log interface {
-	// Append appends all records and returns after their sync. Errors: NOT_OWNER, FROZEN, LIMIT, CORRUPT
-	// mean that nothing is visible; NO_LEADER (the lease ran out) and others that the outcome is unknown.
+	// Append appends all records and returns after their sync. After NOT_OWNER, FROZEN and LIMIT nothing is
+	// written; after NO_LEADER (the lease ran out), CORRUPT and others the outcome is unknown.
 	Append(ctx context.Context, records []store.Record) (first cluster.Offset, err error)
 	// Read returns records below the high watermark, at least one when there is one; from below the
 	// log start it begins there.

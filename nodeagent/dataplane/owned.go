@@ -149,6 +149,12 @@ type budget struct {
 	any bool
 }
 
+// consumedSize is what a record counts against max_bytes: about its encoded length with its receipt, so
+// that an answer stays below the 4 MiB that clients read by default.
+func consumedSize(key, value []byte, group string) cluster.Bytes {
+	return cluster.Bytes(len(key) + len(value) + 100 + len(group)*4/3)
+}
+
 // reserve hands out up to n records of a group: first those whose reservation ran out.
 func (o *owned) reserve(g *group, n int, b *budget, stats *Stats) ([]*nodev1.ConsumedRecord, error) {
 	g.mu.Lock()
@@ -167,7 +173,7 @@ func (o *owned) reserve(g *group, n int, b *budget, stats *Stats) ([]*nodev1.Con
 		res.advance(o.log.LogStart())
 		for i := range records {
 			r := &records[i]
-			size := cluster.Bytes(len(r.Key) + len(r.Value))
+			size := consumedSize(r.Key, r.Value, g.name)
 			if b.any && size > b.bytes {
 				return true, nil
 			}

@@ -27,6 +27,9 @@ type peers struct {
 	}
 }
 
+// maxPeerMessage bounds what a peer may answer; ConsumeOwned answers most, MaxConsumeBytes and a record.
+const maxPeerMessage = 8 << 20
+
 // maxPeers bounds the clients that are kept; at the limit all idle ones are forgotten.
 const maxPeers = 4096
 
@@ -83,7 +86,7 @@ func (ps *peers) at(address string) *peer {
 			}
 		}
 	}
-	transport := connecthttp.NewTransport(ps.http, ps.scheme+"://"+address)
+	transport := connecthttp.NewTransport(ps.http, ps.scheme+"://"+address, connecthttp.WithReadMaxBytes(maxPeerMessage))
 	p := &peer{client: nodev1connect.NewOwnerServiceClient(connect.NewClient(transport)),
 		slots: make(chan struct{}, ps.slots)}
 	ps.mu.byAddress[address] = p
