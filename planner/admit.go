@@ -26,11 +26,8 @@ func (s *state) holds(i int) (target int32, ok bool) {
 
 func (s *state) slotsInFlight() slots {
 	sl := slots{src: make([]int32, len(s.nodes)), dst: make([]int32, len(s.nodes))}
-	for i := range s.parts {
-		if s.parts[i].Target == "" {
-			continue
-		}
-		if t, ok := s.holds(i); ok {
+	for _, i := range s.moving {
+		if t, ok := s.holds(int(i)); ok {
 			sl.add(s.owner[i], t, 1)
 		}
 	}
@@ -43,26 +40,56 @@ func (sl *slots) add(src, dst int32, by int) {
 	sl.dst[dst] += int32(by)
 }
 
+// class is the urgency of a planned change; plans list them in this order.
+type class uint8
+
+const (
+	staying class = iota
+	cancelled
+	retargeted
+	draining
+	rebalancing
+)
+
+func (s *state) classOf(i int) class {
+	switch {
+	case s.dest[i] == none && (!s.unsettled[i] || s.kinds[i] == leaving):
+		return staying
+	case s.dest[i] == none:
+		return cancelled
+	case s.unsettled[i]:
+		return retargeted
+	case s.kinds[i] == leaving:
+		return draining
+	}
+	return rebalancing
+}
+
 // admit turns the desired placement into the plan that fits the limits.
 func (s *state) admit() Result {
 	var r Result
-	var classes [3][]int32 // retargets, drains, rebalancing; partitions in order
 	sl := s.slotsInFlight()
-	for i := range s.parts {
-		switch {
-		case s.dest[i] == none && s.unsettled[i] && s.kinds[i] != leaving:
-			s.cancel(&r, &sl, i)
-		case s.dest[i] == none:
-		case s.unsettled[i]:
-			classes[0] = append(classes[0], int32(i))
-		case s.kinds[i] == leaving:
-			classes[1] = append(classes[1], int32(i))
-		default:
-			classes[2] = append(classes[2], int32(i))
+	var sizes [rebalancing + 1]int
+	for i := range s.dest {
+		sizes[s.classOf(i)]++
+	}
+	var classes [rebalancing + 1][]int32
+	for c := cancelled; c <= rebalancing; c++ {
+		classes[c] = make([]int32, 0, sizes[c])
+	}
+	for i := range s.dest {
+		if c := s.classOf(i); c != staying {
+			classes[c] = append(classes[c], int32(i))
 		}
 	}
+	if n := len(s.dest) - sizes[staying]; s.lim.MaxInFlight == 0 && !s.lim.Paused {
+		r.Moves = make([]Move, 0, n)
+	}
+	for _, i := range classes[cancelled] {
+		s.cancel(&r, &sl, int(i))
+	}
 	reasons := make([]string, len(s.nodes))
-	for _, class := range classes {
+	for _, class := range classes[retargeted:] {
 		for _, i := range class {
 			if !s.lim.Paused && s.fits(&sl, int(i)) {
 				r.Moves = append(r.Moves, s.move(int(i), reasons))
@@ -158,7 +185,7 @@ func (s *state) blocked() []Blocked {
 		case s.kinds[i] == fixed && s.ownerDeadBlocks(i):
 			reason = BlockedOwnerDead
 		case s.kinds[i] == home && s.dest[i] == none && s.surplus > 0 && s.excess[s.pos[i]] > 0:
-			// Which of the node's partitions is reported is arbitrary; the number is not.
+			// Rounds ran out before the shares fitted the rooms. Which of the node's partitions is reported is arbitrary; the number is not.
 			s.excess[s.pos[i]]--
 			s.surplus--
 			reason = s.whyUnplaced(p, s.accepts)

@@ -56,6 +56,8 @@ type state struct {
 	dest   []int32 // planned destination, or none
 	// unsettled marks partitions whose target died or drains: they are retargeted or cancelled.
 	unsettled []bool
+	moving    []int32 // indices of those in a move
+	smallest  int64   // size of the smallest partition that may be picked or must go
 
 	topics   []topic
 	children []int32 // of topics, indexed by topic.kids
@@ -102,8 +104,8 @@ func newState(v View, lim Limits) *state {
 	s.nodes = sortedBy(v.Nodes, func(a, b Node) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	s.parts = sortedBy(v.Partitions, func(a, b Partition) int { return a.ID.Compare(b.ID) })
 	s.indexNodes()
-	s.indexTopics()
 	s.indexPartitions()
+	s.linkTopics()
 	s.start = counts{slices.Clone(s.cnt), slices.Clone(s.room), slices.Clone(s.load)}
 	return s
 }
@@ -180,14 +182,8 @@ func roomOf(nd *Node, percent int) int64 {
 // signed converts b, clamped below unlimited.
 func signed(b cluster.Bytes) int64 { return int64(min(b, cluster.Bytes(unlimited-1))) }
 
-func (s *state) indexTopics() {
-	for i := range s.parts {
-		id := s.parts[i].ID.Topic
-		if n := len(s.topics); n == 0 || s.topics[n-1].id != id {
-			s.topics = append(s.topics, topic{id: id, begin: int32(i), end: int32(i), parent: none})
-		}
-		s.topics[len(s.topics)-1].end++
-	}
+// linkTopics finds parents and children.
+func (s *state) linkTopics() {
 	for i := range s.topics {
 		t := &s.topics[i]
 		if p := s.findTopic(s.parts[t.begin].Parent); p != none && p != int32(i) {
@@ -254,19 +250,25 @@ func (s *state) indexPartitions() {
 	s.owner, s.target = make([]int32, n), make([]int32, n)
 	s.pos, s.dest = make([]int32, n), make([]int32, n)
 	s.kinds, s.unsettled = make([]kind, n), make([]bool, n)
-	for ti := range s.topics {
-		t := &s.topics[ti]
-		for i := t.begin; i < t.end; i++ {
-			p := &s.parts[i]
-			s.dest[i], s.target[i] = none, none
-			s.owner[i] = s.find(p.Owner)
-			target := none
-			if p.Target != "" {
-				target = s.find(p.Target)
-			}
-			s.classify(i, p, target)
-			s.count(i, t)
+	s.smallest = unlimited
+	// One loop for everything: with a million partitions, each pass over them costs.
+	var t *topic
+	for k := range s.parts {
+		p, i := &s.parts[k], int32(k)
+		if t == nil || t.id != p.ID.Topic {
+			s.topics = append(s.topics, topic{id: p.ID.Topic, begin: i, end: i, parent: none})
+			t = &s.topics[len(s.topics)-1]
 		}
+		t.end++
+		s.dest[i], s.target[i] = none, none
+		s.owner[i] = s.find(p.Owner)
+		target := none
+		if p.Target != "" {
+			target = s.find(p.Target)
+			s.moving = append(s.moving, i)
+		}
+		s.classify(i, p, target)
+		s.count(i, t)
 	}
 }
 
@@ -322,6 +324,9 @@ func (s *state) count(i int32, t *topic) {
 		}
 	default:
 		return
+	}
+	if s.kinds[i] != pinned {
+		s.smallest = min(s.smallest, signed(s.parts[i].Bytes))
 	}
 	t.counted++
 	s.total++

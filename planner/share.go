@@ -9,22 +9,16 @@ import (
 // boundByRoom sets how many partitions each receiver can hold at most, judged by the smallest
 // partition that may have to go anywhere. Later rounds lower the bound to what really fitted.
 func (s *state) boundByRoom() {
-	smallest := unlimited
-	for i := range s.parts {
-		if k := s.kinds[i]; k == home || k == leaving {
-			smallest = min(smallest, signed(s.parts[i].Bytes))
-		}
-	}
 	for _, n := range s.recv {
 		switch {
 		case s.room[n] == unlimited:
 			s.capac[n] = math.MaxInt32
-		case s.room[n] < smallest:
+		case s.room[n] < s.smallest:
 			s.capac[n] = s.cnt[n]
-		case smallest == 0:
+		case s.smallest == 0:
 			s.capac[n] = math.MaxInt32
 		default:
-			more := min(s.room[n]/smallest, math.MaxInt32-1-int64(s.cnt[n]))
+			more := min(s.room[n]/s.smallest, math.MaxInt32-1-int64(s.cnt[n]))
 			s.capac[n] = s.cnt[n] + int32(more)
 		}
 	}
