@@ -185,7 +185,8 @@ func (s *state) blocked() []Blocked {
 		case s.kinds[i] == fixed && s.ownerDeadBlocks(i):
 			reason = BlockedOwnerDead
 		case s.kinds[i] == home && s.dest[i] == none && s.surplus > 0 && s.excess[s.pos[i]] > 0:
-			// Rounds ran out before the shares fitted the rooms. Which of the node's partitions is reported is arbitrary; the number is not.
+			// Rounds ran out before the shares fitted the rooms. Which of the node's partitions is
+			// reported is arbitrary; the number is not.
 			s.excess[s.pos[i]]--
 			s.surplus--
 			reason = s.whyUnplaced(p, s.accepts)
