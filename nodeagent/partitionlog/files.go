@@ -22,7 +22,9 @@ const (
 	writeCategory = vfs.WriteCategoryUnspecified
 )
 
-func segmentName(base cluster.Offset) string { return fmt.Sprintf("%020d%s", uint64(base), segmentSuffix) }
+func segmentName(base cluster.Offset) string {
+	return fmt.Sprintf("%020d%s", uint64(base), segmentSuffix)
+}
 
 // parseSegmentName returns the base offset; ok is false for every name that segmentName does not make.
 func parseSegmentName(name string) (base cluster.Offset, ok bool) {

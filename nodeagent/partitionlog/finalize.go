@@ -306,4 +306,3 @@ func (st *staging) proveForced(ctx context.Context, f *stagedFile, listed store.
 	_, err := st.prove(ctx, f, own)
 	return err
 }
-

@@ -15,6 +15,9 @@ func (st *staging) Install(pending store.Pending) error {
 	defer sl.structure.Unlock()
 	to := s.activeDir(p)
 	if st.installed && !st.closed {
+		if m := sl.active(); m == nil || m.identity != store.Identity(st.move) {
+			return cluster.Errorf(cluster.ReasonBug, "partition %s: the copy of move %d was taken back", p, st.move)
+		}
 		if err := s.syncParents(to, st.dir); err != nil {
 			return fmt.Errorf("install partition %s: %w", p, err)
 		}

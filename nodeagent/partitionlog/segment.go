@@ -28,7 +28,9 @@ type segment struct {
 }
 
 // identity names the file's content: a cut makes it another file.
-func (g *segment) identity(copy store.Identity) string { return fmt.Sprintf("%d.%d", uint64(copy), g.cut) }
+func (g *segment) identity(copy store.Identity) string {
+	return fmt.Sprintf("%d.%d", uint64(copy), g.cut)
+}
 
 // learn takes over what a scan told.
 func (g *segment) learn(s *scanned) {
