@@ -243,7 +243,7 @@ func (o *outbound) effect(ctx context.Context, st handoff.State, e handoff.Effec
 	case handoff.ReadMove:
 		return o.readMove(ctx)
 	case handoff.Unmark:
-		if err := o.src.unmark(o); err != nil {
+		if err := o.src.unmark(ctx, o); err != nil {
 			return handoff.Failed{Message: err.Error()}
 		}
 		return handoff.Unmarked{}
@@ -304,12 +304,12 @@ func (o *outbound) revoke(ctx context.Context, e handoff.Revoke) handoff.Event {
 	if err == nil {
 		err = o.hit(faults.HandoffRevoked, e.Handoff)
 	}
-	if err != nil && cluster.ReasonOf(err) != cluster.ReasonNotFound {
+	if err != nil && !Definite(err) {
 		return handoff.Failed{Message: err.Error()}
 	}
 	switch {
-	case err != nil, r.Outcome == nil && !r.Revoked:
-		// Not about the latest grant, or the topic is gone: the read decides.
+	case err != nil:
+		// The move is not current and has no outcome: the read decides.
 		view, ok := o.readMove(ctx).(handoff.MoveRead)
 		if ok && view.View == handoff.ViewAway {
 			return handoff.Ended{Flipped: true}
@@ -317,10 +317,11 @@ func (o *outbound) revoke(ctx context.Context, e handoff.Revoke) handoff.Event {
 		if ok && view.View == handoff.ViewCancelled {
 			return handoff.Ended{}
 		}
-		return handoff.Failed{Message: "the revocation had no definite answer"}
+		return handoff.Failed{Message: err.Error()}
 	case r.Outcome != nil:
 		return handoff.Ended{Flipped: r.Outcome.Kind != cluster.OutcomeCancelled}
 	}
+	// Also when a later number was granted since: no flip of this one can come.
 	return handoff.Revoked{Handoff: e.Handoff}
 }
 
@@ -374,8 +375,14 @@ func (o *outbound) readMove(ctx context.Context) handoff.Event {
 	return handoff.MoveRead{View: handoff.ViewCurrent, Handoff: a.Handoff}
 }
 
-// unmark removes the marker of a cancelled move, and the store's knowledge with the last one.
-func (s *Source) unmark(o *outbound) error {
+// unmark reports that nothing is left of a cancelled move and removes its marker, with the last one the
+// store's knowledge too.
+func (s *Source) unmark(ctx context.Context, o *outbound) error {
+	call, cancel := o.call(ctx)
+	defer cancel()
+	if err := s.cfg.Control.ReportReclaimed(call, o.p, o.move); err != nil && !Definite(err) {
+		return fmt.Errorf("report reclaimed: %w", err)
+	}
 	if err := s.cfg.Journal.Delete(o.markerNow().key()); err != nil {
 		return fmt.Errorf("remove marker: %w", err)
 	}

@@ -84,19 +84,22 @@ func (r *run) revoke(ctx context.Context, eff move.RevokeHandoff) move.Event {
 	defer cancel()
 	v, err := r.m.cfg.Control.RevokeHandoff(call, r.p, r.move, eff.Handoff, "the destination resolves an installed copy")
 	switch {
-	case cluster.ReasonOf(err) == cluster.ReasonNotFound:
-		return move.Revoked{Ended: true}
-	case err != nil:
+	case err != nil && !Definite(err):
 		return move.OutcomeUnknown{Message: err.Error()}
+	case err != nil:
+		// The move is not current; whether it had flipped decides what becomes of the copy.
+		e, rerr := r.readMove(ctx)
+		if rerr != nil {
+			return move.OutcomeUnknown{Message: rerr.Error()}
+		}
+		if read, ok := e.(move.MoveRead); ok && read.Mine {
+			return move.FlipAnswered{Epoch: read.Epoch, Forced: read.Forced}
+		}
+		return move.Revoked{Ended: true}
 	case r.mine(v.Outcome):
 		return move.FlipAnswered{Epoch: v.Outcome.Epoch, Forced: v.Outcome.Kind == cluster.OutcomeForced}
 	}
-	a := v.Assignment
-	if a != nil && a.MoveID != r.move && a.Owner == r.m.cfg.Node {
-		// The outcome is gone already; this node owns the partition by what it has installed.
-		return move.FlipAnswered{Epoch: a.Epoch}
-	}
-	return move.Revoked{Ended: v.Outcome != nil || a == nil || a.MoveID != r.move}
+	return move.Revoked{Ended: v.Outcome != nil}
 }
 
 func (r *run) readMove(ctx context.Context) (move.Event, error) {
@@ -110,12 +113,9 @@ func (r *run) readMove(ctx context.Context) (move.Event, error) {
 	switch {
 	case r.mine(v.Outcome):
 		e.Mine, e.Epoch, e.Forced = true, v.Outcome.Epoch, v.Outcome.Kind == cluster.OutcomeForced
-		if a := v.Assignment; a != nil && a.Owner == r.m.cfg.Node {
-			e.Epoch = max(e.Epoch, a.Epoch)
-		}
 	case v.State == MoveForgotten && v.Assignment != nil && v.Assignment.Owner == r.m.cfg.Node:
 		// A flip is forgotten only after this node had reported the partition open.
-		e.Mine, e.Epoch = true, v.Assignment.Epoch
+		e.Mine, e.Epoch = true, v.Assignment.OwnerEpoch
 	}
 	return e, nil
 }

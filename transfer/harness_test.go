@@ -1,0 +1,598 @@
+package transfer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect/v2"
+	"connectrpc.com/connect/v2/connecthttp"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/naradctl/naradctl-plane/fsm"
+	"github.com/naradctl/naradctl-plane/internal/apierr"
+	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/nodeagent/partitionlog"
+	storagev1 "github.com/naradctl/naradctl-plane/proto/naradplane/storage/v1"
+	"github.com/naradctl/naradctl-plane/transfer"
+	"github.com/naradctl/naradctl-plane/transfer/store"
+)
+
+// plane is the real state machine without consensus: every command is one entry, applied when called.
+type plane struct {
+	t  *testing.T
+	mu sync.Mutex
+	m  *fsm.Machine
+	n  uint64
+	// fault, when set, is asked before and after a call of a node; an error before means that it was not
+	// applied, one after that its answer is lost.
+	faultMu sync.Mutex
+	fault   func(node cluster.NodeID, method string, after bool) error
+}
+
+func newPlane(t *testing.T) *plane {
+	t.Helper()
+	m, err := fsm.Open("fsm", fsm.Options{FS: vfs.NewMem()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &plane{t: t, m: m}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func (p *plane) setFault(f func(node cluster.NodeID, method string, after bool) error) {
+	p.faultMu.Lock()
+	defer p.faultMu.Unlock()
+	p.fault = f
+}
+
+func (p *plane) strike(node cluster.NodeID, method string, after bool) error {
+	p.faultMu.Lock()
+	f := p.fault
+	p.faultMu.Unlock()
+	if f == nil {
+		return nil
+	}
+	return f(node, method, after)
+}
+
+func (p *plane) apply(cmd *storagev1.Command) fsm.Result {
+	b, err := fsm.Encode(cmd)
+	if err != nil {
+		panic(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.n++
+	res, err := p.m.Apply([]fsm.Entry{{Index: p.n, Command: b}})
+	if err != nil {
+		panic(err)
+	}
+	return res[0]
+}
+
+// must applies a command that must not be refused.
+func (p *plane) must(cmd *storagev1.Command) fsm.Result {
+	p.t.Helper()
+	r := p.apply(cmd)
+	if r.Err != nil {
+		p.t.Fatalf("%T refused: %v", cmd.GetCommand(), r.Err)
+	}
+	return r
+}
+
+func ref(id cluster.PartitionID) *storagev1.PartitionRef {
+	return &storagev1.PartitionRef{TopicId: uint64(id.Topic), Index: id.Index}
+}
+
+func (p *plane) assignment(id cluster.PartitionID) (a cluster.Assignment) {
+	p.m.Read(func(r fsm.Reader) { a, _ = r.Assignment(id) })
+	return a
+}
+
+func (p *plane) outcome(id cluster.PartitionID, move cluster.MoveID) (o cluster.Outcome, ok bool) {
+	p.m.Read(func(r fsm.Reader) { o, ok = r.Outcome(id, move) })
+	return o, ok
+}
+
+func (p *plane) record(move cluster.MoveID) (rec cluster.MoveRecord) {
+	p.m.Read(func(r fsm.Reader) {
+		for _, m := range r.MoveHistory() {
+			if m.MoveID == move {
+				rec = m
+			}
+		}
+	})
+	return rec
+}
+
+func (p *plane) createTopic(name string, owners ...string) cluster.TopicID {
+	p.t.Helper()
+	return cluster.TopicID(p.must(&storagev1.Command{Command: &storagev1.Command_CreateTopic{
+		CreateTopic: &storagev1.CreateTopic{Name: name, Owners: owners},
+	}}).Value)
+}
+
+func (p *plane) setTarget(id cluster.PartitionID, target cluster.NodeID) cluster.MoveID {
+	p.t.Helper()
+	a := p.assignment(id)
+	return cluster.MoveID(p.must(&storagev1.Command{Command: &storagev1.Command_SetTarget{SetTarget: &storagev1.SetTarget{
+		Partition: ref(id), ExpectOwner: string(a.Owner), ExpectTarget: string(a.Target),
+		ExpectEpoch: uint64(a.Epoch), Target: string(target), Reason: "test",
+	}}}).Value)
+}
+
+func (p *plane) cancel(id cluster.PartitionID, move cluster.MoveID) {
+	p.t.Helper()
+	p.must(&storagev1.Command{Command: &storagev1.Command_CancelMove{CancelMove: &storagev1.CancelMove{
+		Partition: ref(id), MoveId: uint64(move), Reason: "test",
+	}}})
+}
+
+func (p *plane) markDead(node cluster.NodeID, inc cluster.Incarnation, hwms ...*storagev1.PartitionOffsetRecord) {
+	p.t.Helper()
+	p.must(&storagev1.Command{Command: &storagev1.Command_MarkDead{MarkDead: &storagev1.MarkDead{
+		NodeId: string(node), Incarnation: uint64(inc), Hwms: hwms,
+	}}})
+}
+
+// nodePlane is the plane as one node uses it.
+type nodePlane struct {
+	p    *plane
+	node cluster.NodeID
+}
+
+var errUnreachable = errors.New("controllers unreachable")
+
+func (n nodePlane) do(ctx context.Context, method string, cmd *storagev1.Command) (fsm.Result, error) {
+	if err := errors.Join(ctx.Err(), n.p.strike(n.node, method, false)); err != nil {
+		return fsm.Result{}, err
+	}
+	r := n.p.apply(cmd)
+	if err := n.p.strike(n.node, method, true); err != nil {
+		return fsm.Result{}, err
+	}
+	if r.Err != nil {
+		return r, r.Err
+	}
+	return r, nil
+}
+
+func (n nodePlane) GrantHandoff(ctx context.Context, p cluster.PartitionID, move cluster.MoveID,
+	inc cluster.Incarnation, hash cluster.NonceHash,
+) (cluster.Handoff, error) {
+	r, err := n.do(ctx, "GrantHandoff", &storagev1.Command{Command: &storagev1.Command_GrantHandoff{GrantHandoff: &storagev1.GrantHandoff{
+		Partition: ref(p), MoveId: uint64(move), NodeId: string(n.node), Incarnation: uint64(inc), NonceHash: hash[:],
+	}}})
+	return cluster.Handoff(r.Value), err
+}
+
+func (n nodePlane) RevokeHandoff(ctx context.Context, p cluster.PartitionID, move cluster.MoveID,
+	h cluster.Handoff, reason string,
+) (transfer.Revocation, error) {
+	r, err := n.do(ctx, "RevokeHandoff", &storagev1.Command{Command: &storagev1.Command_RevokeHandoff{RevokeHandoff: &storagev1.RevokeHandoff{
+		Partition: ref(p), MoveId: uint64(move), Handoff: uint32(h), Reason: reason,
+	}}})
+	return transfer.Revocation{Revoked: err == nil && r.Outcome == nil, Outcome: r.Outcome, Assignment: r.Assignment}, err
+}
+
+func (n nodePlane) CompleteMove(ctx context.Context, p cluster.PartitionID, move cluster.MoveID,
+	h cluster.Handoff, nonce cluster.Nonce,
+) (cluster.Outcome, error) {
+	r, err := n.do(ctx, "CompleteMove", &storagev1.Command{Command: &storagev1.Command_CompleteMove{CompleteMove: &storagev1.CompleteMove{
+		Partition: ref(p), MoveId: uint64(move), Handoff: uint32(h), Nonce: nonce[:],
+	}}})
+	if err != nil {
+		return cluster.Outcome{}, err
+	}
+	return *r.Outcome, nil
+}
+
+func (n nodePlane) ForceCompleteMove(ctx context.Context, f transfer.ForceRequest) (cluster.Outcome, error) {
+	r, err := n.do(ctx, "ForceCompleteMove", &storagev1.Command{Command: &storagev1.Command_ForceCompleteMove{ForceCompleteMove: &storagev1.ForceCompleteMove{
+		Partition: ref(f.Partition), MoveId: uint64(f.MoveID), SourceIncarnation: uint64(f.SourceIncarnation),
+		StagedLeo: uint64(f.StagedLEO), ReadHwm: uint64(f.ReadHWM),
+	}}})
+	if err != nil {
+		return cluster.Outcome{}, err
+	}
+	return *r.Outcome, nil
+}
+
+func (n nodePlane) ReadMove(ctx context.Context, p cluster.PartitionID, move cluster.MoveID) (transfer.MoveView, error) {
+	if err := errors.Join(ctx.Err(), n.p.strike(n.node, "ReadMove", false)); err != nil {
+		return transfer.MoveView{}, err
+	}
+	var v transfer.MoveView
+	n.p.m.Read(func(r fsm.Reader) {
+		a, ok := r.Assignment(p)
+		if !ok {
+			v.State = transfer.MoveForgotten
+			return
+		}
+		v.Assignment = &a
+		if o, ok := r.Node(a.Owner); ok {
+			v.Owner = &o
+		}
+		o, ended := r.Outcome(p, move)
+		switch {
+		case move == 0:
+		case a.MoveID == move:
+			v.State = transfer.MoveCurrent
+		case ended:
+			v.State, v.Outcome = transfer.MoveEnded, &o
+		default:
+			v.State = transfer.MoveForgotten
+		}
+	})
+	return v, nil
+}
+
+func (n nodePlane) ReportOpened(ctx context.Context, p cluster.PartitionID, epoch cluster.Epoch, move cluster.MoveID, st *cluster.MoveStats) error {
+	c := &storagev1.ReportOpened{Partition: ref(p), NodeId: string(n.node), Epoch: uint64(epoch), MoveId: uint64(move)}
+	if st != nil {
+		c.Stats = &storagev1.MoveStatsRecord{
+			Bytes: uint64(st.Bytes), Duration: int64(st.Duration), Freeze: int64(st.Freeze), Passes: st.Passes,
+			Attempts: st.Attempts, Converged: st.Converged, FrozenReadBytes: uint64(st.FrozenReadBytes),
+		}
+	}
+	_, err := n.do(ctx, "ReportOpened", &storagev1.Command{Command: &storagev1.Command_ReportOpened{ReportOpened: c}})
+	return err
+}
+
+func (n nodePlane) ReportReclaimed(ctx context.Context, p cluster.PartitionID, move cluster.MoveID) error {
+	_, err := n.do(ctx, "ReportReclaimed", &storagev1.Command{Command: &storagev1.Command_ReportReclaimed{ReportReclaimed: &storagev1.ReportReclaimed{
+		Partition: ref(p), MoveId: uint64(move), NodeId: string(n.node),
+	}}})
+	return err
+}
+
+// memJournal survives what the test calls a crash: Save is synced by contract.
+type memJournal struct {
+	mu sync.Mutex
+	kv map[string][]byte
+}
+
+func (j *memJournal) Save(k string, v []byte) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.kv == nil {
+		j.kv = map[string][]byte{}
+	}
+	j.kv[k] = append([]byte(nil), v...)
+	return nil
+}
+
+func (j *memJournal) Delete(k string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.kv, k)
+	return nil
+}
+
+func (j *memJournal) Load(prefix string) (map[string][]byte, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	out := maps.Clone(j.kv)
+	maps.DeleteFunc(out, func(k string, _ []byte) bool { return !strings.HasPrefix(k, prefix) })
+	return out, nil
+}
+
+// node is a host: a store, both sides of a move, and a listener on loopback.
+type node struct {
+	t       *testing.T
+	p       *plane
+	id      cluster.NodeID
+	fs      *vfs.MemFS
+	journal *memJournal
+	segment cluster.Bytes
+	// observe, settings and wrap are set before start.
+	observe  func(p cluster.PartitionID, effect string) error
+	settings cluster.Settings
+	wrap     func(http.Handler) http.Handler
+
+	mu    sync.Mutex
+	inc   cluster.Incarnation
+	reg   bool
+	lease bool
+
+	store    *partitionlog.Store
+	source   *transfer.Source
+	mover    *transfer.Mover
+	reclaim  *transfer.Reclaimer
+	server   *http.Server
+	salvaged []store.Record
+	stop     chan struct{}
+	wg       sync.WaitGroup
+	client   *http.Client
+}
+
+func fastSettings() cluster.Settings {
+	s := cluster.DefaultSettings()
+	s.HandoffTTL = 300 * time.Millisecond
+	s.ForcePromoteAfter = 50 * time.Millisecond
+	return s
+}
+
+func newNode(t *testing.T, p *plane, id cluster.NodeID) *node {
+	n := &node{
+		t: t, p: p, id: id, fs: vfs.NewCrashableMem(), journal: &memJournal{}, segment: 64 << 10,
+		settings: fastSettings(), lease: true,
+	}
+	t.Cleanup(func() {
+		if n.stop != nil {
+			n.kill()
+		}
+	})
+	return n
+}
+
+func (n *node) session() (cluster.Incarnation, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.inc, n.reg
+}
+
+func (n *node) leased() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.lease
+}
+
+// boot starts the processes without registering.
+func (n *node) boot() {
+	t := n.t
+	t.Helper()
+	var err error
+	n.store, err = partitionlog.Open(partitionlog.Options{
+		Dir: "store", FS: n.fs, SegmentBytes: n.segment, RetentionInterval: -1, Lease: n.leased,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.mu.Lock()
+	n.inc++
+	n.reg = false
+	n.mu.Unlock()
+	errs := transfer.Errors{ToWire: apierr.ToConnect, FromWire: apierr.FromConnect}
+	control := nodePlane{n.p, n.id}
+	n.source, err = transfer.NewSource(transfer.SourceConfig{
+		Node: n.id, Store: n.store, Control: control, Journal: n.journal, Session: n.session, Errors: errs,
+		CallTimeout: 2 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16, DisableCompression: true}}
+	n.mover, err = transfer.NewMover(transfer.MoverConfig{
+		Node: n.id, Store: n.store, Control: control, Journal: n.journal, HTTP: n.client, Errors: errs,
+		Settings: n.settings, CallTimeout: 2 * time.Second, ProgressTimeout: 2 * time.Second, Observe: n.observe,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.reclaim = &transfer.Reclaimer{
+		Node: n.id, Store: n.store, Control: control, Source: n.source, Producer: n,
+		After: func() time.Duration { return 0 }, HTTP: n.client, Errors: errs, Address: n.p.address,
+	}
+	server := connect.NewServer()
+	n.source.RegisterConnect(server)
+	mux := http.NewServeMux()
+	connecthttp.Mount(mux, server)
+	mux.Handle("GET "+transfer.BulkPath, n.source.Handler())
+	var h http.Handler = mux
+	if n.wrap != nil {
+		h = n.wrap(mux)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.server = &http.Server{Handler: h, ReadHeaderTimeout: time.Second}
+	n.wg.Go(func() { _ = n.server.Serve(ln) })
+	n.stop = make(chan struct{})
+	if err := n.source.Fence(context.Background(), func(id cluster.PartitionID) (cluster.Epoch, bool) {
+		a := n.p.assignment(id)
+		return a.Epoch, a.Owner == n.id
+	}); err != nil {
+		t.Fatal(err)
+	}
+	n.server.Addr = ln.Addr().String()
+}
+
+func (p *plane) address(id cluster.NodeID) (addr string, ok bool) {
+	p.m.Read(func(r fsm.Reader) {
+		n, found := r.Node(id)
+		addr, ok = n.Address, found
+	})
+	return addr, ok
+}
+
+// register begins the session and lets the watch run.
+func (n *node) register() {
+	n.t.Helper()
+	inc, _ := n.session()
+	n.p.must(&storagev1.Command{Command: &storagev1.Command_RegisterNode{RegisterNode: &storagev1.RegisterNode{
+		NodeId: string(n.id), StoreId: "store-" + string(n.id), Incarnation: uint64(inc), Address: n.server.Addr,
+	}}})
+	n.mu.Lock()
+	n.reg = true
+	n.mu.Unlock()
+	n.source.Registered()
+	if err := n.mover.Resume(context.Background()); err != nil {
+		n.t.Fatal(err)
+	}
+	stop := n.stop
+	n.wg.Go(func() { n.watch(stop) })
+}
+
+func (n *node) start() {
+	n.t.Helper()
+	n.boot()
+	n.register()
+}
+
+// watch does what an agent does with its watch stream.
+func (n *node) watch(stop chan struct{}) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		updated := n.p.m.Updated()
+		var nodes []cluster.Node
+		var as []cluster.Assignment
+		n.p.m.Read(func(r fsm.Reader) {
+			nodes, as = append(nodes, r.Nodes()...), append(as, r.Assignments()...)
+		})
+		for _, x := range nodes {
+			n.mover.ObserveNode(x)
+		}
+		for _, a := range as {
+			n.source.Observe(a)
+			n.mover.Observe(a)
+			if a.Owner == n.id && !n.mover.Busy(a.Partition) {
+				n.serve(a)
+			}
+		}
+		for _, m := range n.source.Ended() {
+			_, _, err := n.reclaim.Step(context.Background(), m)
+			_ = err // tried again with the next tick
+		}
+		select {
+		case <-updated:
+		case <-tick.C:
+		case <-stop:
+			return
+		}
+	}
+}
+
+// serve creates the copy of an initial placement, once, and opens what the node owns.
+func (n *node) serve(a cluster.Assignment) {
+	if a.OwnerEpoch == 1 && !a.Opened {
+		if err := n.store.Create(a.Partition, store.Identity(a.Partition.Topic)); err != nil {
+			return
+		}
+	}
+	if err := n.source.Owned(a.Partition, a.Epoch); err == nil && !a.Opened {
+		_ = nodePlane{n.p, n.id}.ReportOpened(context.Background(), a.Partition, a.OwnerEpoch, 0, nil)
+	}
+}
+
+// kill ends the processes; what was not synced is lost.
+func (n *node) kill() {
+	n.t.Helper()
+	fs := n.fs
+	n.fs = fs.CrashClone(vfs.CrashCloneCfg{})
+	close(n.stop)
+	n.stop = nil
+	_ = n.server.Close()
+	n.mover.Close()
+	n.source.Close()
+	n.wg.Wait()
+	n.client.CloseIdleConnections()
+	_ = n.store.Shutdown()
+}
+
+func (n *node) restart() {
+	n.t.Helper()
+	n.kill()
+	n.start()
+}
+
+// Produce implements transfer.Producer.
+func (n *node) Produce(_ context.Context, _ cluster.TopicID, recs []store.Record) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.salvaged = append(n.salvaged, recs...)
+	return nil
+}
+
+func (n *node) append(id cluster.PartitionID, values ...string) error {
+	l, err := n.store.Log(id)
+	if err != nil {
+		return err
+	}
+	recs := make([]store.Record, len(values))
+	for i, v := range values {
+		recs[i] = store.Record{Time: 1, Key: []byte("k"), Value: []byte(v)}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_, err = l.Append(ctx, recs)
+	return err
+}
+
+// read returns every visible value of an open partition.
+func (n *node) read(id cluster.PartitionID) ([]string, error) {
+	l, err := n.store.Log(id)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for at := l.LogStart(); at < l.HWM(); {
+		recs, err := l.Read(at, 1000, 1<<20)
+		if err != nil || len(recs) == 0 {
+			return out, fmt.Errorf("read at %d: %d records, %w", at, len(recs), err)
+		}
+		for _, r := range recs {
+			out = append(out, string(r.Value))
+		}
+		at = recs[len(recs)-1].Offset + 1
+	}
+	return out, nil
+}
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-deadline:
+			t.Fatalf("not in time: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// settled says that a partition is stable at an owner who serves it, and that the source has let go.
+func (p *plane) settled(id cluster.PartitionID, owner cluster.NodeID) bool {
+	a := p.assignment(id)
+	return a.Owner == owner && !a.Moving() && a.Opened
+}
+
+// pair is two running nodes and a topic with partitions on a.
+func pair(t *testing.T, partitions int) (p *plane, a, b *node, topic cluster.TopicID) {
+	t.Helper()
+	p = newPlane(t)
+	a, b = newNode(t, p, "a"), newNode(t, p, "b")
+	a.start()
+	b.start()
+	owners := make([]string, partitions)
+	for i := range owners {
+		owners[i] = "a"
+	}
+	topic = p.createTopic("orders", owners...)
+	eventually(t, "all partitions open", func() bool {
+		for i := range partitions {
+			if !p.assignment(cluster.PartitionID{Topic: topic, Index: uint32(i)}).Opened {
+				return false
+			}
+		}
+		return true
+	})
+	return p, a, b, topic
+}
