@@ -1,0 +1,193 @@
+package nodeagent
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/transfer"
+	"github.com/naradctl/naradctl-plane/transfer/store"
+)
+
+// situation is everything that a decision about one partition looks at.
+type situation struct {
+	self      cluster.NodeID
+	partition cluster.PartitionID
+	// synced says that the view came from the control plane in this process, not from the cache.
+	synced bool
+	// assignment is nil when the view has none.
+	assignment *cluster.Assignment
+	// topic says that the view has the partition's topic.
+	topic bool
+	// arrived says that the view has an outcome by which this node became the owner.
+	arrived bool
+	// marked are the identities of copies with an outbound marker: the source side owns them.
+	marked []store.Identity
+	// busy says that the destination side owns the active place.
+	busy bool
+	// openEpoch is the epoch at which the active copy was opened last in this process; zero when never.
+	// A view whose assignment has a lower one is behind.
+	openEpoch cluster.Epoch
+	// copies are the partition's directories.
+	copies []store.Copy
+}
+
+// actionKind says what to do.
+type actionKind uint8
+
+const (
+	// actCreate makes an initial, empty copy.
+	actCreate actionKind = iota + 1
+	// actOpen serves the active copy at an epoch, or re-stamps an open one.
+	actOpen
+	// actReport tells the cluster that the partition is open.
+	actReport
+	// actClose stops serving and keeps the data.
+	actClose
+	// actRetire asks (linearizable) whether the topic is gone, and then sets the copy aside.
+	actRetire
+	// actRemove asks whether a copy that lies aside may go, and removes it after the grace.
+	actRemove
+	// actStaging asks whether staging that no move claims may go.
+	actStaging
+	// actProblem reports what nobody here can resolve.
+	actProblem
+)
+
+func (k actionKind) String() string {
+	return [...]string{"none", "create", "open", "report", "close", "retire", "remove", "staging", "problem"}[k]
+}
+
+// action is one thing to do about a partition. They are idempotent.
+type action struct {
+	kind     actionKind
+	epoch    cluster.Epoch
+	identity store.Identity
+	place    store.Place
+	problem  string
+}
+
+func (a action) String() string {
+	s := a.kind.String()
+	switch a.kind {
+	case actOpen, actReport:
+		s += fmt.Sprintf(" epoch=%d", a.epoch)
+	case actCreate, actRetire, actStaging:
+		s += fmt.Sprintf(" identity=%d", a.identity)
+	case actRemove:
+		s += fmt.Sprintf(" %s identity=%d", a.place, a.identity)
+	case actProblem:
+		s += ": " + a.problem
+	}
+	return s
+}
+
+// decide says what this agent does about a partition that is in a situation. Pure. What belongs to a move
+// is left to the move's two sides: a marked copy to the source, a busy partition to the destination.
+func decide(s situation) []action {
+	var active *store.Copy
+	var out []action
+	for i := range s.copies {
+		c := &s.copies[i]
+		switch c.Place {
+		case store.Active:
+			active = c
+		case store.Staged:
+			if !s.busy && s.synced {
+				out = append(out, action{kind: actStaging, identity: c.Identity})
+			}
+		case store.Quarantined:
+			if !slices.Contains(s.marked, c.Identity) && s.synced {
+				out = append(out, action{kind: actRemove, place: store.Quarantined, identity: c.Identity})
+			}
+		}
+	}
+	if s.busy || (s.assignment != nil && s.assignment.Epoch < s.openEpoch) {
+		return out
+	}
+	if s.assignment != nil && s.assignment.Owner == s.self {
+		return append(out, decideOwned(s, active)...)
+	}
+	return append(out, decideForeign(s, active)...)
+}
+
+// decideOwned is decide for a partition that the view says is this node's.
+func decideOwned(s situation, active *store.Copy) []action {
+	a := s.assignment
+	if active == nil {
+		switch {
+		case !s.synced:
+			return nil
+		case a.Opened || s.arrived || len(s.marked) > 0:
+			// Invariant I9: an empty log in place of a lost copy would hide the loss.
+			return []action{{kind: actProblem, problem: "this node owns the partition and has no copy of it: restore the data directory, or delete the topic"}}
+		}
+		return []action{
+			{kind: actCreate, identity: store.Identity(s.partition.Topic)},
+			{kind: actOpen, epoch: a.Epoch},
+			{kind: actReport, epoch: a.Epoch},
+		}
+	}
+	if slices.Contains(s.marked, active.Identity) {
+		// Invariant I7: the source side alone knows when a marked copy may accept writes.
+		if active.Open && !a.Opened && s.synced {
+			return []action{{kind: actReport, epoch: a.Epoch}}
+		}
+		return nil
+	}
+	if active.Pending != nil {
+		return []action{{kind: actProblem, problem: fmt.Sprintf("the copy of move %d waits for its flip and no move claims it", active.Pending.MoveID)}}
+	}
+	var out []action
+	if !active.Open || a.Epoch != s.openEpoch {
+		out = append(out, action{kind: actOpen, epoch: a.Epoch})
+	}
+	if !a.Opened && s.synced {
+		out = append(out, action{kind: actReport, epoch: a.Epoch})
+	}
+	return out
+}
+
+// decideForeign is decide for a partition that the view does not say is this node's.
+func decideForeign(s situation, active *store.Copy) []action {
+	if active == nil || !s.synced {
+		return nil
+	}
+	if !s.topic {
+		return []action{{kind: actRetire, identity: active.Identity}}
+	}
+	switch {
+	case slices.Contains(s.marked, active.Identity):
+		return nil
+	case active.Pending != nil:
+		return []action{{kind: actProblem, problem: fmt.Sprintf("the copy of move %d waits for its flip and no move claims it", active.Pending.MoveID)}}
+	case active.Open:
+		return []action{{kind: actClose}}
+	}
+	return []action{{kind: actProblem, problem: "a copy of a partition that another node owns, and no record of how that came about; it is kept"}}
+}
+
+// mayDropStaging says whether the staging of a move that no one here works on may go, after a
+// linearizable read of that move; why not, otherwise.
+func mayDropStaging(v transfer.MoveView) (ok bool, why string) {
+	switch {
+	case v.Assignment == nil:
+		return true, ""
+	case v.State == transfer.MoveCurrent:
+		return false, "its move is current"
+	case v.Owner == nil || v.Owner.Status != cluster.NodeAlive:
+		// Invariant I9: it may be the last copy.
+		return false, fmt.Sprintf("owner %s is dead", v.Assignment.Owner)
+	case !v.Assignment.Opened:
+		return false, fmt.Sprintf("owner %s has not opened the partition", v.Assignment.Owner)
+	}
+	return true, ""
+}
+
+// mayRemove says the same of a copy that was set aside because its topic was deleted.
+func mayRemove(v transfer.MoveView) (ok bool, why string) {
+	if v.Assignment != nil {
+		return false, fmt.Sprintf("its topic exists, owner is %s, and there is no record of how this copy came to lie aside", v.Assignment.Owner)
+	}
+	return true, ""
+}

@@ -1,0 +1,174 @@
+package nodeagent
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/transfer"
+	"github.com/naradctl/naradctl-plane/transfer/store"
+)
+
+func pid(topic cluster.TopicID, index uint32) cluster.PartitionID {
+	return cluster.PartitionID{Topic: topic, Index: index}
+}
+
+// mine and theirs are assignments of partition 7/0 to this node and to another one.
+func mine(epoch cluster.Epoch, opened bool) *cluster.Assignment {
+	return &cluster.Assignment{Partition: pid(7, 0), Owner: "me", Epoch: epoch, Opened: opened}
+}
+
+func theirs(epoch cluster.Epoch) *cluster.Assignment {
+	return &cluster.Assignment{Partition: pid(7, 0), Owner: "other", Epoch: epoch, Opened: true}
+}
+
+func activeCopy(id store.Identity, open bool) store.Copy {
+	return store.Copy{Partition: pid(7, 0), Place: store.Active, Identity: id, Open: open}
+}
+
+func pendingCopy(move cluster.MoveID) store.Copy {
+	return store.Copy{
+		Partition: pid(7, 0), Place: store.Active, Identity: store.Identity(move),
+		Pending: &store.Pending{MoveID: move, Handoff: 1},
+	}
+}
+
+func ids(id ...store.Identity) []store.Identity { return id }
+
+func aside(place store.Place, id store.Identity) store.Copy {
+	return store.Copy{Partition: pid(7, 0), Place: place, Identity: id}
+}
+
+func TestDecide(t *testing.T) {
+	copies := func(c ...store.Copy) []store.Copy { return c }
+	tests := []struct {
+		name string
+		in   situation
+		want string
+		gone bool
+	}{
+		{"initial placement", situation{assignment: mine(1, false)}, "create identity=7; open epoch=1; report epoch=1", false},
+		{"initial placement, crashed before opening", situation{assignment: mine(1, false), copies: copies(activeCopy(7, false))}, "open epoch=1; report epoch=1", false},
+		{"initial placement, report lost", situation{assignment: mine(1, false), copies: copies(activeCopy(7, true)), openEpoch: 1}, "report epoch=1", false},
+		{"served already", situation{assignment: mine(3, true), copies: copies(activeCopy(7, true)), openEpoch: 3}, "", false},
+		{"epoch grew", situation{assignment: mine(4, true), copies: copies(activeCopy(7, true)), openEpoch: 3}, "open epoch=4", false},
+		{"restart", situation{assignment: mine(4, true), copies: copies(activeCopy(9, false))}, "open epoch=4", false},
+		{"I9 a lost copy is not replaced by an empty one", situation{assignment: mine(4, true)}, "problem", false},
+		{"I9 a copy that a move brought and that is gone", situation{assignment: mine(4, false), arrived: true}, "problem", false},
+		{"I7 a marked copy is the source's", situation{assignment: mine(4, true), marked: ids(7), copies: copies(activeCopy(7, false))}, "", false},
+		{"a marked copy, opened and not reported", situation{assignment: mine(4, false), marked: ids(7), copies: copies(activeCopy(7, true))}, "report epoch=4", false},
+		{"the destination is at work", situation{assignment: theirs(4), busy: true, copies: copies(pendingCopy(9), aside(store.Staged, 9))}, "", false},
+		{"opened by a move, view behind", situation{assignment: theirs(4), openEpoch: 5, copies: copies(activeCopy(9, true))}, "", false},
+		{"pending copy without a move", situation{assignment: mine(4, true), copies: copies(pendingCopy(9))}, "problem", false},
+		{"moved away, marked", situation{assignment: theirs(5), marked: ids(7), copies: copies(activeCopy(7, true))}, "", false},
+		{"another node's, still open here", situation{assignment: theirs(5), copies: copies(activeCopy(7, true)), openEpoch: 4}, "close", false},
+		{"C44 a stale copy is not served", situation{assignment: theirs(5), copies: copies(activeCopy(7, false))}, "problem", false},
+		{"orphaned staging", situation{assignment: theirs(5), copies: copies(aside(store.Staged, 9))}, "staging identity=9", false},
+		{"staging of a deleted topic", situation{copies: copies(aside(store.Staged, 9))}, "staging identity=9", true},
+		{"C38 topic deleted", situation{copies: copies(activeCopy(7, true))}, "retire identity=7", true},
+		{"C38 topic deleted, set aside", situation{copies: copies(aside(store.Quarantined, 7))}, "remove quarantined identity=7", true},
+		{"C76 quarantine of a move is the reclaimer's", situation{assignment: theirs(5), marked: ids(7), copies: copies(aside(store.Quarantined, 7))}, "", false},
+		{"C44 returned home and restarted, older copy aside", situation{assignment: mine(8, true), marked: ids(7), copies: copies(activeCopy(12, false), aside(store.Quarantined, 7))}, "open epoch=8", false},
+		{"returned home, older copy aside", situation{assignment: mine(8, true), openEpoch: 8, marked: ids(7), copies: copies(activeCopy(12, true), aside(store.Quarantined, 7))}, "", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := tt.in
+			s.self, s.partition, s.synced, s.topic = "me", pid(7, 0), true, !tt.gone
+			got := render(decide(s))
+			if got != tt.want && !(tt.want == "problem" && strings.HasPrefix(got, "problem: ")) {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func render(actions []action) string {
+	var out []string
+	for _, a := range actions {
+		out = append(out, a.String())
+	}
+	return strings.Join(out, "; ")
+}
+
+// Before the control plane was heard, a node serves what it owned and had not marked, and touches nothing
+// else: its view may be as old as its last run.
+func TestI9NothingButOpeningOnACachedView(t *testing.T) {
+	for _, assignment := range []*cluster.Assignment{nil, mine(3, true), mine(3, false), theirs(4)} {
+		for _, marked := range [][]store.Identity{nil, ids(7, 9)} {
+			for _, c := range [][]store.Copy{
+				nil, {activeCopy(7, false)}, {activeCopy(7, true)}, {pendingCopy(9)},
+				{aside(store.Staged, 9)}, {aside(store.Quarantined, 7)},
+			} {
+				s := situation{self: "me", partition: pid(7, 0), assignment: assignment, marked: marked, copies: c, topic: assignment != nil}
+				for _, a := range decide(s) {
+					if a.kind != actOpen && a.kind != actProblem {
+						t.Errorf("%s: %s", describe(s), a)
+					}
+					if a.kind == actOpen && (marked != nil || assignment == nil || assignment.Owner != "me" || c[0].Pending != nil) {
+						t.Errorf("%s: %s", describe(s), a)
+					}
+				}
+			}
+		}
+	}
+}
+
+// No situation of a marked or busy partition lets the reconciler open, close, create or retire its active
+// copy: two writers of one place would race (I7).
+func TestI7MarkedAndBusyCopiesAreLeftAlone(t *testing.T) {
+	for _, assignment := range []*cluster.Assignment{nil, mine(3, true), mine(3, false), theirs(4)} {
+		for _, busy := range []bool{false, true} {
+			for _, c := range []store.Copy{activeCopy(7, false), activeCopy(7, true), pendingCopy(9)} {
+				s := situation{
+					self: "me", partition: pid(7, 0), synced: true, topic: true, assignment: assignment,
+					marked: ids(7, 9), busy: busy, copies: []store.Copy{c},
+				}
+				for _, a := range decide(s) {
+					if a.kind != actReport {
+						t.Errorf("%s: %s", describe(s), a)
+					}
+				}
+			}
+		}
+	}
+}
+
+func describe(s situation) string {
+	return fmt.Sprintf("assignment=%v marked=%v busy=%v copies=%v", s.assignment, s.marked, s.busy, s.copies)
+}
+
+func TestI9StagingIsKeptWhileItMayBeTheLastCopy(t *testing.T) {
+	alive := &cluster.Node{ID: "other", Status: cluster.NodeAlive}
+	dead := &cluster.Node{ID: "other", Status: cluster.NodeDead}
+	unopened := theirs(4)
+	unopened.Opened = false
+	tests := []struct {
+		name string
+		in   transfer.MoveView
+		want bool
+	}{
+		{"topic deleted", transfer.MoveView{}, true},
+		{"move current", transfer.MoveView{Assignment: theirs(4), State: transfer.MoveCurrent, Owner: alive}, false},
+		{"ended, owner dead", transfer.MoveView{Assignment: theirs(4), State: transfer.MoveEnded, Owner: dead}, false},
+		{"ended, owner unknown", transfer.MoveView{Assignment: theirs(4), State: transfer.MoveEnded}, false},
+		{"C80 ended, not opened by its owner", transfer.MoveView{Assignment: unopened, State: transfer.MoveEnded, Owner: alive}, false},
+		{"ended, served elsewhere", transfer.MoveView{Assignment: theirs(4), State: transfer.MoveEnded, Owner: alive}, true},
+		{"forgotten, served elsewhere", transfer.MoveView{Assignment: theirs(4), State: transfer.MoveForgotten, Owner: alive}, true},
+	}
+	for _, tt := range tests {
+		if got, why := mayDropStaging(tt.in); got != tt.want || got == (why != "") {
+			t.Errorf("%s: got %v %q, want %v", tt.name, got, why, tt.want)
+		}
+	}
+}
+
+func TestC38QuarantineGoesOnlyWithItsTopic(t *testing.T) {
+	if ok, _ := mayRemove(transfer.MoveView{}); !ok {
+		t.Error("the copy of a deleted topic is kept for ever")
+	}
+	if ok, why := mayRemove(transfer.MoveView{Assignment: theirs(3)}); ok || why == "" {
+		t.Errorf("a copy of a topic that exists may be removed: %v %q", ok, why)
+	}
+}

@@ -1,0 +1,149 @@
+package nodeagent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/transfer/store"
+)
+
+// perform does what was decided about one partition, in order, up to the first error.
+func (r *reconciler) perform(ctx context.Context, k taskKey, actions []action, confirmed map[store.Identity]time.Time) taskResult {
+	res := taskResult{key: k}
+	for _, act := range actions {
+		r.a.log.Debug("reconciling", zap.Stringer("partition", k.p), zap.Stringer("action", act))
+		if act.kind == actProblem {
+			res.problem = act.problem
+			continue
+		}
+		after, problem, err := r.act(ctx, k.p, act, confirmed)
+		if err != nil {
+			res.err = fmt.Errorf("%s: %w", act.kind, err)
+			return res
+		}
+		if after > 0 && (res.retryAfter == 0 || after < res.retryAfter) {
+			res.retryAfter = after
+		}
+		if problem != "" {
+			res.problem = problem
+		}
+	}
+	return res
+}
+
+// act performs one action. It returns when to look again, and what is in the way.
+func (r *reconciler) act(ctx context.Context, p cluster.PartitionID, act action, confirmed map[store.Identity]time.Time) (time.Duration, string, error) {
+	switch act.kind {
+	case actCreate:
+		return 0, "", r.a.store.Create(p, act.identity)
+	case actOpen:
+		return 0, "", r.open(p, act.epoch)
+	case actReport:
+		return 0, "", r.a.control.ReportOpened(ctx, p, act.epoch, 0, nil)
+	case actClose:
+		return 0, "", r.close(p)
+	case actRetire:
+		return r.retire(ctx, p, act.identity)
+	case actRemove:
+		return r.remove(ctx, p, act, confirmed)
+	case actStaging:
+		return r.dropStaging(ctx, p, act.identity)
+	}
+	return 0, "", cluster.Errorf(cluster.ReasonBug, "no such action: %s", act)
+}
+
+// open serves an unmarked, owned partition. It goes through the source side, whose lock excludes a move
+// that begins at this moment.
+func (r *reconciler) open(p cluster.PartitionID, epoch cluster.Epoch) error {
+	if err := r.a.source.Owned(p, epoch); err != nil {
+		return err
+	}
+	r.setEpoch(p, epoch)
+	r.a.configure(p)
+	return nil
+}
+
+// close stops serving what the view says is another node's. The view is asked again, since the decision
+// may have waited for a slot.
+func (r *reconciler) close(p cluster.PartitionID) error {
+	s := r.situation(p, nil)
+	if s.busy || len(s.marked) > 0 || s.assignment == nil || s.assignment.Owner == s.self || s.assignment.Epoch < s.openEpoch {
+		return nil
+	}
+	return r.a.store.Close(p)
+}
+
+// retire sets the copy of a deleted topic aside. Setting aside destroys nothing, and yet it follows a
+// linearizable read (I9): a view may be behind a topic that was just created.
+func (r *reconciler) retire(ctx context.Context, p cluster.PartitionID, id store.Identity) (time.Duration, string, error) {
+	v, err := r.a.control.ReadMove(ctx, p, 0)
+	if err != nil {
+		return 0, "", err
+	}
+	if v.Assignment != nil {
+		return time.Second, "the view has no such topic and the controllers have", nil
+	}
+	if err := r.a.store.Quarantine(p, id); err != nil {
+		return 0, "", err
+	}
+	r.a.log.Info("topic deleted, copy set aside", zap.Stringer("partition", p))
+	r.touch(p)
+	return 0, "", nil
+}
+
+// remove deletes a copy that lies aside, after a confirmation that is as old as the grace and another one
+// now (I9).
+func (r *reconciler) remove(ctx context.Context, p cluster.PartitionID, act action, confirmed map[store.Identity]time.Time) (time.Duration, string, error) {
+	v, err := r.a.control.ReadMove(ctx, p, 0)
+	if err != nil {
+		return 0, "", err
+	}
+	if ok, why := mayRemove(v); !ok {
+		delete(confirmed, act.identity)
+		return 0, "quarantined copy kept: " + why, nil
+	}
+	first, ok := confirmed[act.identity]
+	if !ok {
+		first = time.Now()
+		confirmed[act.identity] = first
+	}
+	if left := r.a.reclaimAfter() - time.Since(first); left > 0 {
+		return left, "", nil
+	}
+	if err := r.a.store.Delete(p, act.place, act.identity); err != nil {
+		return 0, "", err
+	}
+	delete(confirmed, act.identity)
+	r.a.log.Info("copy of a deleted topic removed", zap.Stringer("partition", p))
+	return 0, "", nil
+}
+
+// dropStaging removes the staging of a move that has ended and that no one here works on.
+func (r *reconciler) dropStaging(ctx context.Context, p cluster.PartitionID, id store.Identity) (time.Duration, string, error) {
+	move := cluster.MoveID(id)
+	v, err := r.a.control.ReadMove(ctx, p, move)
+	if err != nil {
+		return 0, "", err
+	}
+	if ok, why := mayDropStaging(v); !ok {
+		return r.a.cfg.ResyncInterval, "", r.note(p, move, why)
+	}
+	if r.a.mover.Busy(p) {
+		return r.a.cfg.ResyncInterval, "", nil
+	}
+	if err := r.a.store.DropStaging(p, move); err != nil {
+		return 0, "", err
+	}
+	r.a.log.Info("staging of an ended move removed", zap.Stringer("partition", p), zap.Uint64("move_id", uint64(move)))
+	return 0, "", nil
+}
+
+// note logs why staging is kept; that is no problem of anybody's.
+func (r *reconciler) note(p cluster.PartitionID, move cluster.MoveID, why string) error {
+	r.a.log.Debug("staging kept", zap.Stringer("partition", p), zap.Uint64("move_id", uint64(move)), zap.String("why", why))
+	return nil
+}

@@ -1,0 +1,137 @@
+package nodeagent
+
+import (
+	"slices"
+
+	"github.com/naradctl/naradctl-plane/internal/cluster"
+)
+
+// outcomeKey names an outcome in a view.
+type outcomeKey struct {
+	partition cluster.PartitionID
+	move      cluster.MoveID
+}
+
+// View is the folded watch stream of one node: what it must act on. It is never ahead of the
+// replicated state and may be behind, so nothing is destroyed on its word (I9). The zero value is an
+// empty view at revision zero. Not safe for concurrent use.
+type View struct {
+	// Revision is the last one folded; zero before the first snapshot of this process.
+	Revision    cluster.Revision
+	Nodes       map[cluster.NodeID]cluster.Node
+	Topics      map[cluster.TopicID]cluster.Topic
+	Assignments map[cluster.PartitionID]cluster.Assignment
+	Outcomes    map[outcomeKey]cluster.Outcome
+	Settings    cluster.Settings
+}
+
+// NewView returns an empty view with default settings.
+func NewView() *View {
+	return &View{
+		Nodes:       map[cluster.NodeID]cluster.Node{},
+		Topics:      map[cluster.TopicID]cluster.Topic{},
+		Assignments: map[cluster.PartitionID]cluster.Assignment{},
+		Outcomes:    map[outcomeKey]cluster.Outcome{},
+		Settings:    cluster.DefaultSettings(),
+	}
+}
+
+// Touched says what a fold changed, so that only that is looked at again.
+type Touched struct {
+	// All is set by a snapshot.
+	All bool
+	// Partitions whose assignment or outcomes changed.
+	Partitions map[cluster.PartitionID]bool
+	Topics     map[cluster.TopicID]bool
+	Nodes      map[cluster.NodeID]bool
+	Settings   bool
+}
+
+// Fold applies one whole revision, or a whole snapshot when reset is set. What is older than the view
+// changes nothing: a controller that lags must not take it back in time.
+func (v *View) Fold(reset bool, rev cluster.Revision, changes []cluster.Change) Touched {
+	t := Touched{
+		All:        reset,
+		Partitions: map[cluster.PartitionID]bool{},
+		Topics:     map[cluster.TopicID]bool{},
+		Nodes:      map[cluster.NodeID]bool{},
+	}
+	switch {
+	case reset && rev < v.Revision:
+		t.All = false
+		return t
+	case reset:
+		*v = *NewView()
+	case rev <= v.Revision:
+		return t
+	}
+	v.Revision = rev
+	for _, c := range changes {
+		v.fold(c, &t)
+	}
+	return t
+}
+
+func (v *View) fold(c cluster.Change, t *Touched) {
+	switch {
+	case c.Node != nil:
+		v.Nodes[c.Node.ID] = *c.Node
+		t.Nodes[c.Node.ID] = true
+	case c.NodeRemoved != "":
+		delete(v.Nodes, c.NodeRemoved)
+		t.Nodes[c.NodeRemoved] = true
+	case c.Topic != nil:
+		v.Topics[c.Topic.ID] = *c.Topic
+		t.Topics[c.Topic.ID] = true
+	case c.TopicRemoved != 0:
+		delete(v.Topics, c.TopicRemoved)
+		t.Topics[c.TopicRemoved] = true
+	case c.Assignment != nil:
+		v.Assignments[c.Assignment.Partition] = *c.Assignment
+		t.Partitions[c.Assignment.Partition] = true
+	case c.AssignmentRemoved != nil:
+		delete(v.Assignments, *c.AssignmentRemoved)
+		t.Partitions[*c.AssignmentRemoved] = true
+	case c.Outcome != nil:
+		v.Outcomes[outcomeKey{c.Outcome.Partition, c.Outcome.MoveID}] = *c.Outcome
+		t.Partitions[c.Outcome.Partition] = true
+	case c.OutcomeRemoved != nil:
+		delete(v.Outcomes, outcomeKey{c.OutcomeRemoved.Partition, c.OutcomeRemoved.MoveID})
+		t.Partitions[c.OutcomeRemoved.Partition] = true
+	case c.Settings != nil:
+		v.Settings = *c.Settings
+		t.Settings = true
+	}
+}
+
+// OutcomesOf returns a partition's outcomes, by move.
+func (v *View) OutcomesOf(p cluster.PartitionID) []cluster.Outcome {
+	var out []cluster.Outcome
+	for k, o := range v.Outcomes {
+		if k.partition == p {
+			out = append(out, o)
+		}
+	}
+	slices.SortFunc(out, func(a, b cluster.Outcome) int { return int(a.MoveID) - int(b.MoveID) })
+	return out
+}
+
+// Owned returns the partitions that node owns, in order.
+func (v *View) Owned(node cluster.NodeID) []cluster.Assignment {
+	var out []cluster.Assignment
+	for _, a := range v.Assignments {
+		if a.Owner == node {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, func(a, b cluster.Assignment) int { return a.Partition.Compare(b.Partition) })
+	return out
+}
+
+// PartitionName returns what operators call a partition: by its topic's name when that is known.
+func (v *View) PartitionName(p cluster.PartitionID) string {
+	if t, ok := v.Topics[p.Topic]; ok {
+		return cluster.FormatPartition(t.Name, p.Index)
+	}
+	return p.String()
+}
