@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"sync"
 
@@ -25,12 +26,50 @@ type state struct {
 	metadata []byte
 }
 
-// Disk is what survives the crash of a Machine. Safe for concurrent use.
+// Disk is what survives the crash of a Machine. The zero value is an empty one within this process. Safe
+// for concurrent use.
 type Disk struct {
-	mu struct {
+	path string
+	mu   struct {
 		sync.Mutex
 		state
 	}
+}
+
+// OpenDisk returns a disk that is a file, for machines whose process is killed.
+func OpenDisk(path string) (*Disk, error) {
+	d := &Disk{path: path}
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return d, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // Only read.
+	d.mu.state, err = readState(f)
+	return d, err
+}
+
+// set makes s durable.
+func (d *Disk) set(s state) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.state = s
+	d.mu.records = slices.Clip(s.records)
+	if d.path == "" {
+		return nil
+	}
+	f, err := os.Create(d.path + ".tmp")
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriter(f)
+	_, err = (&snapshot{s}).WriteTo(w)
+	if err := errors.Join(err, w.Flush(), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(d.path+".tmp", d.path)
 }
 
 // Machine is a state machine over a Disk. It makes itself durable every FlushEvery entries, so that after a
@@ -155,28 +194,29 @@ func (m *Machine) Apply(entries []consensus.Entry) ([]any, error) {
 		}
 	}
 	if m.mu.applied-m.mu.durable >= m.FlushEvery {
-		m.flush()
+		if err := m.flush(); err != nil {
+			return nil, err
+		}
 	}
 	return results, nil
 }
 
-func (m *Machine) flush() {
+func (m *Machine) flush() error {
 	if m.mu.closed {
-		return
+		return nil
 	}
-	m.disk.mu.Lock()
-	defer m.disk.mu.Unlock()
-	m.disk.mu.state = m.mu.state
-	m.disk.mu.records = slices.Clip(m.mu.records)
+	if err := m.disk.set(m.mu.state); err != nil {
+		return fmt.Errorf("flush: %w", err)
+	}
 	m.mu.durable = m.mu.applied
+	return nil
 }
 
 // Flush implements consensus.StateMachine.
 func (m *Machine) Flush() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.flush()
-	return nil
+	return m.flush()
 }
 
 // AppliedIndex implements consensus.StateMachine.
@@ -236,8 +276,8 @@ func appendBytes(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// Restore implements consensus.StateMachine.
-func (m *Machine) Restore(r io.Reader) error {
+// readState reads what WriteTo wrote.
+func readState(r io.Reader) (state, error) {
 	br := bufio.NewReader(r)
 	var err error
 	number := func() uint64 {
@@ -260,13 +300,21 @@ func (m *Machine) Restore(r io.Reader) error {
 		s.records = append(s.records, rec)
 	}
 	if err != nil {
-		return fmt.Errorf("read a snapshot: %w", err)
+		return state{}, fmt.Errorf("read a snapshot: %w", err)
+	}
+	return s, nil
+}
+
+// Restore implements consensus.StateMachine.
+func (m *Machine) Restore(r io.Reader) error {
+	s, err := readState(r)
+	if err != nil {
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.state = s
 	m.mu.restores++
 	m.recount()
-	m.flush()
-	return nil
+	return m.flush()
 }

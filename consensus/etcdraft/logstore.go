@@ -41,6 +41,9 @@ type logRecord struct {
 	snap  *raftpb.SnapshotMetadata
 }
 
+// rejoinRemedy is what helps when log or state are lost.
+const rejoinRemedy = "restore what is missing, or remove this controller from the cluster, empty its directories and start it with --join"
+
 // logView is the log that a sequence of records amounts to.
 type logView struct {
 	snap    *raftpb.SnapshotMetadata
@@ -64,8 +67,8 @@ func replayRecords(records []logRecord, applied uint64) (logView, error) {
 		}
 	}
 	if v.snap == nil {
-		return v, fmt.Errorf("%w: the state machine has applied index %d, the log begins after %d; the state is older than the log "+
-			"(restored from a backup?): remove this controller, empty its directories and start it with --join", ErrStateMismatch, applied, lowest)
+		return v, fmt.Errorf("%w: the state machine has applied index %d, the log begins after %d: the state is older than the log "+
+			"(restored from a backup?); %s", ErrStateMismatch, applied, lowest, rejoinRemedy)
 	}
 	base := v.snap.GetIndex()
 	for _, r := range records {
@@ -75,8 +78,8 @@ func replayRecords(records []logRecord, applied uint64) (logView, error) {
 		case r.entry != nil && r.entry.GetIndex() > base:
 			at := r.entry.GetIndex() - base - 1
 			if at > uint64(len(v.entries)) {
-				return v, fmt.Errorf("%w: entries %d to %d are missing from the log; the state machine has applied index %d",
-					ErrStateMismatch, base+1+uint64(len(v.entries)), r.entry.GetIndex()-1, applied)
+				return v, fmt.Errorf("%w: entries %d to %d are missing from the log, the state machine has applied index %d; %s",
+					ErrStateMismatch, base+1+uint64(len(v.entries)), r.entry.GetIndex()-1, applied, rejoinRemedy)
 			}
 			v.entries = append(v.entries[:at], r.entry)
 		}
@@ -90,11 +93,11 @@ func replayRecords(records []logRecord, applied uint64) (logView, error) {
 	}
 	last := base + uint64(len(v.entries))
 	if commit := v.state.GetCommit(); commit > last {
-		return v, fmt.Errorf("%w: the log ends at index %d, but %d was committed", ErrStateMismatch, last, commit)
+		return v, fmt.Errorf("%w: the log ends at index %d, but %d was committed; %s", ErrStateMismatch, last, commit, rejoinRemedy)
 	}
 	if applied > last {
-		return v, fmt.Errorf("%w: the log ends at index %d, but the state machine has applied %d: synced entries are lost; "+
-			"restore the log, or remove this controller, empty its directories and start it with --join", ErrStateMismatch, last, applied)
+		return v, fmt.Errorf("%w: the log ends at index %d, but the state machine has applied %d: synced entries are lost; %s",
+			ErrStateMismatch, last, applied, rejoinRemedy)
 	}
 	// What was applied was committed, whether or not the commit index was synced; and a snapshot's term was
 	// seen, whether or not the crash came before it was saved (nothing was answered in that term then).

@@ -156,12 +156,20 @@ func (s *walScan) endOfFile(f *os.File, path string, off int64, last bool, derr 
 		return damage(derr.Error())
 	case !last:
 		return damage("it breaks off although another file follows")
-	case laterBatch(rest):
+	case laterBatch(rest, s.lastEntry()):
 		return damage("a later batch, written after this place had been synced, is intact")
 	}
 	// A zero header with unsynced remains behind it needs no repair: opening wipes them.
 	s.torn = s.torn || errors.Is(derr, io.ErrUnexpectedEOF)
 	return nil
+}
+
+// lastEntry is the index of the last entry read; zero when the last batch read is complete.
+func (s *walScan) lastEntry() uint64 {
+	if len(s.records) == 0 {
+		return 0
+	}
+	return s.records[len(s.records)-1].entry.GetIndex()
 }
 
 func readFrom(f *os.File, off int64) ([]byte, error) {
@@ -190,20 +198,23 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // laterBatch reports whether rest holds the end of one batch and the beginning of the next, which proves
 // that whatever lies before was synced. Each batch is entries, then one state record; a snapshot
-// record is a batch of its own. A record counts when its checksum chains from the one before it.
-func laterBatch(rest []byte) bool {
+// record is a batch of its own. A record counts when its checksum chains from the one before it. open is the
+// index of the last entry before rest when no state record followed: if the entry after it is intact, what is
+// damaged is the end of a batch.
+func laterBatch(rest []byte, open uint64) bool {
 	for start := 8; start+16 <= len(rest); start += 8 {
 		rec, next, ok := frameAt(rest, start)
 		if !ok {
 			continue
 		}
 		ended := rec.GetType() == wal.StateType || rec.GetType() == wal.SnapshotType
+		continues := open > 0 && entryIndex(rec) == open+1
 		for crc := rec.GetCrc(); ; {
 			rec, at, ok := frameAt(rest, next)
 			if !ok || crc32.Update(crc, castagnoli, rec.GetData()) != rec.GetCrc() {
 				break
 			}
-			if rec.GetType() == wal.SnapshotType || (rec.GetType() == wal.EntryType && ended) {
+			if continues || rec.GetType() == wal.SnapshotType || (rec.GetType() == wal.EntryType && ended) {
 				return true
 			}
 			ended = ended || rec.GetType() == wal.StateType
@@ -211,6 +222,14 @@ func laterBatch(rest []byte) bool {
 		}
 	}
 	return false
+}
+
+func entryIndex(rec *walpb.Record) uint64 {
+	e := &raftpb.Entry{}
+	if rec.GetType() != wal.EntryType || proto.Unmarshal(rec.GetData(), e) != nil {
+		return 0
+	}
+	return e.GetIndex()
 }
 
 // frameAt decodes the frame at off: a length with padding in its top byte, then a record.
