@@ -1,0 +1,350 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/naradctl/naradctl-plane/internal/cluster"
+	nodev1 "github.com/naradctl/naradctl-plane/proto/naradnode/v1"
+	planev1 "github.com/naradctl/naradctl-plane/proto/naradplane/v1"
+)
+
+var rewrite = flag.Bool("update", false, "rewrite testdata")
+
+// golden compares got with testdata/name.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *rewrite {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s (go test ./cmd/naradctl-plane -update) (-want +got):\n%s", path, d)
+	}
+}
+
+// TestHelpIsGolden keeps the first screen and the tree of commands as they are.
+func TestHelpIsGolden(t *testing.T) {
+	t.Setenv("NARADPLANE_ADDR", "")
+	var tree strings.Builder
+	var walk func(c *cobra.Command, depth int)
+	walk = func(c *cobra.Command, depth int) {
+		tree.WriteString(strings.Repeat("  ", depth) + c.Use + "  -  " + c.Short + "\n")
+		for _, s := range c.Commands() {
+			if s.Name() != "help" && s.Name() != "completion" {
+				walk(s, depth+1)
+			}
+		}
+	}
+	root := newRoot(os.Stdout, os.Stderr)
+	walk(root, 0)
+	golden(t, "commands.txt", tree.String())
+	golden(t, "help.txt", run(t, "", "--help").stdout)
+	golden(t, "help-decommission.txt", run(t, "", "cluster", "decommission", "--help").stdout)
+}
+
+// TestEveryCommandExplainsItself: each one that does something has a short help, and those with arguments or
+// flags of their own have an example or a long help.
+func TestEveryCommandExplainsItself(t *testing.T) {
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		if c.Short == "" {
+			t.Errorf("%s has no short help", c.CommandPath())
+		}
+		if c.HasLocalFlags() && !c.HasSubCommands() && c.Example == "" && c.Long == "" {
+			t.Errorf("%s has flags, and neither an example nor a long help", c.CommandPath())
+		}
+		for _, s := range c.Commands() {
+			walk(s)
+		}
+	}
+	walk(newRoot(os.Stdout, os.Stderr))
+}
+
+func TestExitCodes(t *testing.T) {
+	t.Setenv("NARADPLANE_ADDR", "")
+	a := serveAnswers(t)
+	for name, tc := range map[string]struct {
+		err  error
+		args []string
+		code int
+		want string // in stderr
+	}{
+		"unknown command":     {nil, []string{"clustr"}, codeUsage, "did you mean cluster"},
+		"unknown sub-command": {nil, []string{"cluster", "statu"}, codeUsage, "did you mean status"},
+		"unknown flag":        {nil, []string{"cluster", "status", "--nope"}, codeUsage, "--nope"},
+		"missing argument":    {nil, []string{"topic", "create"}, codeUsage, "topic create NAME"},
+		"bad output":          {nil, []string{"cluster", "status", "-o", "xml"}, codeUsage, "table, wide, json or yaml"},
+		"bad partition":       {nil, []string{"cluster", "move", "start", "orders", "--to", "b"}, codeUsage, "orders/3"},
+		"no target":           {nil, []string{"cluster", "move", "start", "orders/0"}, codeUsage, "--to"},
+		"no group":            {nil, []string{"consume", "orders"}, codeUsage, "--group"},
+		"unknown setting":     {nil, []string{"cluster", "settings", "set", "speed=1"}, codeUsage, "max_in_flight_moves"},
+		"bad setting":         {nil, []string{"cluster", "settings", "set", "lag_bytes=much"}, codeUsage, "4MiB"},
+		"bad configuration":   {nil, []string{"controller", "--dead-after", "1s"}, codeUsage, "controller.dead_after"},
+		"public address":      {nil, []string{"agent", "--listen", "10.0.0.1:7500"}, codeUsage, "insecure: true"},
+		"cancel and wait":     {nil, []string{"cluster", "decommission", "a", "--cancel", "--wait"}, codeUsage, "--cancel"},
+		"invalid":             {cluster.Invalid("name", "bad"), []string{"topic", "describe", "x"}, codeUsage, "name: bad"},
+		"not found":           {refusal(cluster.ReasonNotFound, "topic x does not exist"), []string{"topic", "describe", "x"}, codeNotFound, "topic x does not exist"},
+		"refused":             {refusal(cluster.ReasonBlocked, "no receivers"), []string{"cluster", "decommission", "a"}, codeRefused, "refused: no receivers"},
+		"no leader":           {refusal(cluster.ReasonNoLeader, "no leader"), []string{"topic", "describe", "x", "--timeout", "300ms"}, codeNoLeader, "no leader"},
+		"stale":               {refusal(cluster.ReasonStaleEpoch, "stale"), []string{"topic", "describe", "x"}, codeError, "stale"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a.mu.Lock()
+			a.err = tc.err
+			a.mu.Unlock()
+			args := tc.args
+			if tc.err != nil {
+				args = append(args, "--addr", a.address)
+			}
+			got := run(t, "", args...)
+			if got.code != tc.code || !strings.Contains(got.stderr, tc.want) {
+				t.Errorf("%v: want exit code %d and %q, got %s", args, tc.code, tc.want, got)
+			}
+			if strings.Count(got.stderr, "error:")+strings.Count(got.stderr, "refused:") != 1 {
+				t.Errorf("the error is not printed exactly once: %s", got)
+			}
+		})
+	}
+}
+
+// TestC15EachAddressIsTried: a dead address and one without a leader do not hide the one that answers.
+func TestC15EachAddressIsTried(t *testing.T) {
+	lost, good := serveAnswers(t), serveAnswers(t)
+	lost.err = refusal(cluster.ReasonNoLeader, "no leader")
+	got := run(t, "", "topic", "describe", "x", "--addr", nobody(t)+","+lost.address+","+good.address)
+	if got.code != codeDone || len(good.requests()) != 1 {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestUnreachableNamesAddressAndRemedy(t *testing.T) {
+	address := nobody(t)
+	got := run(t, "", "cluster", "members", "--addr", address)
+	if got.code != codeError || !strings.Contains(got.stderr, address) || !strings.Contains(got.stderr, "--addr") {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestI8RepeatedMutationsHaveOneRequestID: an attempt that failed at one address is the same request at the
+// next one.
+func TestI8RepeatedMutationsHaveOneRequestID(t *testing.T) {
+	a, b := serveAnswers(t), serveAnswers(t)
+	a.err = refusal(cluster.ReasonNoLeader, "no leader")
+	b.drain = &planev1.DecommissionResponse{}
+	if got := run(t, "", "cluster", "decommission", "n", "--addr", a.address+","+b.address); got.code != codeDone {
+		t.Fatalf("got %s", got)
+	}
+	first, ok1 := a.requests()[0].(*planev1.DecommissionRequest)
+	second, ok2 := b.requests()[0].(*planev1.DecommissionRequest)
+	if !ok1 || !ok2 || first.GetRequestId() == "" || first.GetRequestId() != second.GetRequestId() {
+		t.Errorf("request ids differ or are empty: %v, %v", first, second)
+	}
+}
+
+func TestStatusSaysWhyAndWhatNext(t *testing.T) {
+	a := serveAnswers(t)
+	a.status = &planev1.GetClusterStatusResponse{
+		Verdict: planev1.ClusterVerdict_CLUSTER_VERDICT_DEGRADED, Reasons: []string{"node-2 is dead"}, NextCommand: "naradctl-plane cluster members",
+		ClusterId: "c1", Leader: "ctl-1", Term: 3, Voters: 3, NodesAlive: 2, NodesDead: 1, Topics: 1, Partitions: 6, Bytes: 3 << 20, Revision: 40,
+	}
+	got := run(t, "", "cluster", "status", "--addr", a.address)
+	golden(t, "status.txt", got.stdout)
+	if got.code != codeDone {
+		t.Errorf("got %s", got)
+	}
+	a.status = &planev1.GetClusterStatusResponse{Verdict: planev1.ClusterVerdict_CLUSTER_VERDICT_NO_LEADER}
+	if got := run(t, "", "cluster", "status", "--addr", a.address); got.code != codeNoLeader || !strings.HasPrefix(got.stdout, "NO LEADER") {
+		t.Errorf("without a leader: got %s", got)
+	}
+}
+
+// TestOutputFormats: JSON is the API's message, YAML the same, and both can be read back.
+func TestOutputFormats(t *testing.T) {
+	a := serveAnswers(t)
+	m := member("node-1", true, 3, "no receivers")
+	m.Bytes = 5 << 30
+	a.members = []*planev1.ListMembersResponse{members(m)}
+	for _, format := range []string{"table", "wide", "json", "yaml"} {
+		got := run(t, "", "cluster", "members", "--addr", a.address, "-o", format)
+		if got.code != codeDone {
+			t.Errorf("%s: got %s", format, got)
+		}
+		golden(t, "members."+format, got.stdout)
+	}
+	var doc struct {
+		Members []struct {
+			Node  struct{ NodeId string }
+			Bytes string
+		}
+	}
+	if err := json.Unmarshal([]byte(run(t, "", "cluster", "members", "--addr", a.address, "-o", "json").stdout), &doc); err != nil {
+		t.Fatal(err)
+	}
+	if len(doc.Members) != 1 || doc.Members[0].Node.NodeId != "node-1" || doc.Members[0].Bytes != "5368709120" {
+		t.Errorf("JSON was read as %+v", doc)
+	}
+}
+
+// TestC40DecommissionWaitsUntilTheNodeIsGone: an owner of nothing is still a member, and not done.
+func TestC40DecommissionWaitsUntilTheNodeIsGone(t *testing.T) {
+	a := serveAnswers(t)
+	a.drain = &planev1.DecommissionResponse{Moves: []*planev1.PlannedMove{{From: "node-1", To: "node-2", Bytes: 7}}, Bytes: 7}
+	a.members = []*planev1.ListMembersResponse{
+		members(member("node-1", true, 2), member("node-2", false, 1)),
+		members(member("node-1", true, 0, "1 copy is not opened yet"), member("node-2", false, 3)),
+		members(member("node-2", false, 3)),
+	}
+	got := run(t, "", "cluster", "decommission", "node-1", "--wait", "--addr", a.address)
+	if got.code != codeDone || len(a.members) != 1 {
+		t.Errorf("it did not wait for the node to be gone: got %s", got)
+	}
+	for _, want := range []string{"owns 2", "1 copy is not opened yet"} {
+		if !strings.Contains(got.stderr, want) {
+			t.Errorf("no progress line with %q: got %s", want, got)
+		}
+	}
+	if !strings.Contains(got.stdout, "node-1 is no member any more") {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestC40DecommissionTimesOutAndSaysThatTheDrainGoesOn(t *testing.T) {
+	a := serveAnswers(t)
+	a.drain = &planev1.DecommissionResponse{}
+	a.members = []*planev1.ListMembersResponse{members(member("node-1", true, 2, "no receivers"))}
+	got := run(t, "", "cluster", "decommission", "node-1", "--wait", "--timeout", "300ms", "--addr", a.address)
+	if got.code != codeTimeout || !strings.Contains(got.stderr, "goes on") || !strings.Contains(got.stderr, "--cancel node-1") {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestDecommissionThatSomebodyCancelledEnds(t *testing.T) {
+	a := serveAnswers(t)
+	a.drain = &planev1.DecommissionResponse{}
+	a.members = []*planev1.ListMembersResponse{members(member("node-1", true, 2)), members(member("node-1", false, 2))}
+	got := run(t, "", "cluster", "decommission", "node-1", "--wait", "--addr", a.address)
+	if got.code != codeError || !strings.Contains(got.stderr, "cancelled") {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestC39DryRunWithBlockersIsARefusal: scripts see it in the exit code, people in the text.
+func TestC39DryRunWithBlockersIsARefusal(t *testing.T) {
+	a := serveAnswers(t)
+	a.drain = &planev1.DecommissionResponse{DryRun: true, Blockers: []string{"no receivers"}}
+	got := run(t, "", "cluster", "decommission", "a", "b", "--dry-run", "--reason", "rack", "--addr", a.address)
+	if got.code != codeRefused || !strings.Contains(got.stderr, "no receivers") || !strings.Contains(got.stdout, "nothing was changed") {
+		t.Errorf("got %s", got)
+	}
+	want := &planev1.DecommissionRequest{Id: "a", OtherIds: []string{"b"}, DryRun: true, Reason: "rack"}
+	req, ok := a.requests()[0].(*planev1.DecommissionRequest)
+	if !ok {
+		t.Fatalf("got request %T", a.requests()[0])
+	}
+	if req.GetId() != want.GetId() || !cmp.Equal(req.GetOtherIds(), want.GetOtherIds()) || !req.GetDryRun() || req.GetReason() != want.GetReason() {
+		t.Errorf("got request %v, want %v", req, want)
+	}
+}
+
+func TestCancelThatIsTooLateIsARefusal(t *testing.T) {
+	a := serveAnswers(t)
+	a.cancel = &planev1.CancelMoveResponse{Outcome: &planev1.Outcome{MoveId: 9, Kind: planev1.OutcomeKind_OUTCOME_KIND_FLIPPED, Source: "a", Destination: "b"}}
+	got := run(t, "", "cluster", "move", "cancel", "orders/3", "--addr", a.address)
+	if got.code != codeRefused || !strings.Contains(got.stderr, "too late: move 9 of orders/3 had ended (flipped, from a to b)") {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestSettingsAreParsedByTheirKind(t *testing.T) {
+	a := serveAnswers(t)
+	got := run(t, "", "cluster", "settings", "set", "copy_rate_per_node=50MiB", "freeze_budget=20ms", "rebalance_paused=true",
+		"max_passes=7", "--addr", a.address)
+	if got.code != codeDone {
+		t.Fatalf("got %s", got)
+	}
+	s := a.requests()[0].(*planev1.UpdateSettingsRequest).GetSettings()
+	if s.GetCopyRatePerNode() != 50<<20 || s.GetFreezeBudget().AsDuration().Milliseconds() != 20 || !s.GetRebalancePaused() || s.GetMaxPasses() != 7 {
+		t.Errorf("got %v", s)
+	}
+	if s.LagBytes != nil || s.HandoffTtl != nil {
+		t.Errorf("keys that were not given are set: %v", s)
+	}
+	if !strings.Contains(got.stdout, "50 MiB") || !strings.Contains(got.stdout, "20ms") {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestProduceFromStandardInput sends each line as a record, in bounded requests.
+func TestProduceFromStandardInput(t *testing.T) {
+	a := serveAnswers(t)
+	n := batchRecords*2 + 3
+	got := run(t, strings.Repeat("line\n", n), "produce", "orders", "--key", "k", "--agent", a.address)
+	if got.code != codeDone || got.stdout != "accepted 1003 records\n" {
+		t.Fatalf("got %s", got)
+	}
+	total := 0
+	for _, m := range a.requests() {
+		records := m.(*nodev1.ProduceRequest).GetRecords()
+		total += len(records)
+		if len(records) > batchRecords || string(records[0].GetKey()) != "k" || string(records[0].GetValue()) != "line" {
+			t.Errorf("got a request of %d records, the first %v", len(records), records[0])
+		}
+	}
+	if total != n {
+		t.Errorf("sent %d records, want %d", total, n)
+	}
+}
+
+// TestC33ProduceAsksLivingNodes: dead nodes are not asked, draining ones last.
+func TestC33ProduceAsksLivingNodes(t *testing.T) {
+	a := serveAnswers(t)
+	dead, draining, good := member("dead", false, 1), member("draining", true, 1), member("good", false, 1)
+	dead.Node.Status = planev1.NodeStatus_NODE_STATUS_DEAD
+	a.members = []*planev1.ListMembersResponse{members(dead, draining, good)}
+	addrs, err := (&app{addrs: []string{a.address}, timeout: 5e9}).agentAddresses(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]string{"good:7500", "draining:7500"}, addrs); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
+
+// TestC62ConfigShow: the same value by file, variable and flag, through the program.
+func TestC62ConfigShow(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte("agent:\n  zone: by-file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, "", "config", "show", "--effective", "--config", file); got.code != codeDone || !strings.Contains(got.stdout, "zone: by-file") {
+		t.Errorf("file: got %s", got)
+	}
+	t.Setenv("NARADPLANE_AGENT_ZONE", "by-variable")
+	if got := run(t, "", "config", "show", "--effective", "--config", file, "-o", "json"); got.code != codeDone || !strings.Contains(got.stdout, `"zone": "by-variable"`) {
+		t.Errorf("variable: got %s", got)
+	}
+	if got := run(t, "", "config", "show", "agent", "--effective", "--config", file, "--zone", "by-flag"); got.code != codeDone || !strings.Contains(got.stdout, "zone: by-flag") {
+		t.Errorf("flag: got %s", got)
+	}
+	t.Setenv("NARADPLANE_AGENT_ZONNE", "x")
+	if got := run(t, "", "config", "show", "--effective"); got.code != codeUsage || !strings.Contains(got.stderr, "NARADPLANE_AGENT_ZONNE") {
+		t.Errorf("unknown variable: got %s", got)
+	}
+	if got := run(t, "", "config", "show"); got.code != codeDone || !strings.Contains(got.stdout, "# Failure zone") {
+		t.Errorf("defaults: got %s", got)
+	}
+}

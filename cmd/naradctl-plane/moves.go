@@ -1,0 +1,281 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	planev1 "github.com/naradctl/naradctl-plane/proto/naradplane/v1"
+)
+
+// pollInterval is how often commands that wait or follow ask again.
+const pollInterval = 500 * time.Millisecond
+
+func (a *app) movesCommand() *cobra.Command {
+	var history, watch bool
+	cmd := &cobra.Command{
+		Use:   "moves",
+		Short: "List moves in flight, those that can't start, and ended ones",
+		Long: `List moves in flight and partitions that should move and can't, with the reason.
+
+Phases: pending (the destination has not begun), catching up (copying while the source accepts
+writes), frozen (the fixed tail is copied and verified), flipping, opening, waiting (an attempt
+failed, the next one comes by itself), blocked (the error names what is needed).
+
+--history adds ended moves with what they cost: bytes, time, the freeze, and how much was read
+while frozen, which is the tail and not the partition.`,
+		Example: "  naradctl-plane cluster moves\n  naradctl-plane cluster moves --watch\n  naradctl-plane cluster moves --history -o wide",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if watch {
+				return a.watchMoves(cmd.Context(), history)
+			}
+			m, err := a.moves(cmd.Context(), history)
+			if err != nil {
+				return err
+			}
+			return a.print(m, func(w io.Writer) { a.movesTable(w, m, history) })
+		},
+	}
+	cmd.Flags().BoolVar(&history, "history", false, "also ended moves, newest last")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print a line at each change until interrupted")
+	return cmd
+}
+
+func (a *app) moves(ctx context.Context, history bool) (*planev1.ListMovesResponse, error) {
+	return call(ctx, a, func(ctx context.Context, c clients) (*planev1.ListMovesResponse, error) {
+		return c.ListMoves(ctx, &planev1.ListMovesRequest{History: history})
+	})
+}
+
+var moveHead = []any{"PARTITION", "FROM", "TO", "PHASE", "DONE", "RATE", "LAG", "ETA", "ATTEMPT", "REASON"}
+
+func (a *app) movesTable(w io.Writer, m *planev1.ListMovesResponse, history bool) {
+	if len(m.GetMoves()) == 0 {
+		fmt.Fprintln(w, "no moves in flight")
+	} else {
+		head := moveHead
+		if a.wide() {
+			head = append(head[:len(head):len(head)], "MOVE", "HANDOFF", "PASSES", "STARTED", "LAST ERROR")
+		}
+		row(w, head...)
+		for _, v := range m.GetMoves() {
+			row(w, a.moveCells(v)...)
+		}
+	}
+	if len(m.GetBlocked()) > 0 {
+		fmt.Fprintln(w)
+		row(w, "BLOCKED", "OWNER", "BYTES", "REASON")
+		for _, b := range m.GetBlocked() {
+			row(w, partitionName(b.GetPartition()), b.GetOwner(), size(b.GetBytes()), b.GetReason())
+		}
+	}
+	if history {
+		fmt.Fprintln(w)
+		a.historyTable(w, m.GetHistory())
+	}
+}
+
+func (a *app) moveCells(v *planev1.Move) []any {
+	as, p := v.GetAssignment(), v.GetProgress()
+	phase, done, rate, lag, attempt := "pending", "", "", "", ""
+	if p != nil {
+		phase = enumWord(p.GetPhase(), "MOVE_PHASE_")
+		done = fmt.Sprintf("%s/%s", size(p.GetDoneBytes()), size(p.GetTotalBytes()))
+		rate = size(p.GetBytesPerSecond()) + "/s"
+		lag = size(p.GetLagBytes())
+		attempt = strconv.Itoa(int(p.GetAttempt()))
+		if p.GetNonConverged() {
+			phase += " (non-converged)"
+		}
+	}
+	reason := as.GetReason()
+	if p.GetLastError() != "" && !a.wide() {
+		reason += "; " + p.GetLastError()
+	}
+	cells := []any{partitionName(as.GetPartition()), as.GetOwner(), as.GetTarget(), phase, done, rate, lag, duration(v.GetEta()), attempt, reason}
+	if a.wide() {
+		cells = append(cells, as.GetMoveId(), as.GetHandoff(), p.GetPasses(), timestamp(as.GetMoveStartedAt()), p.GetLastError())
+	}
+	return cells
+}
+
+func (a *app) historyTable(w io.Writer, list []*planev1.MoveRecord) {
+	head := []any{"ENDED", "PARTITION", "FROM", "TO", "HOW", "BYTES", "TOOK", "FREEZE", "ATTEMPTS", "REASON"}
+	if a.wide() {
+		head = append(head, "MOVE", "PASSES", "CONVERGED", "READ FROZEN", "STARTED")
+	}
+	row(w, head...)
+	for _, r := range list {
+		s := r.GetStats()
+		cells := []any{
+			timestamp(r.GetEndedAt()), partitionName(r.GetPartition()), r.GetSource(), r.GetDestination(),
+			enumWord(r.GetKind(), "OUTCOME_KIND_"), size(s.GetBytes()), duration(s.GetDuration()), duration(s.GetFreeze()),
+			s.GetAttempts(), r.GetReason(),
+		}
+		if a.wide() {
+			cells = append(cells, r.GetMoveId(), s.GetPasses(), yes(s.GetConverged()), size(s.GetFrozenReadBytes()), timestamp(r.GetStartedAt()))
+		}
+		row(w, cells...)
+	}
+}
+
+// watchMoves prints a line when a move appears, changes or ends. With -o json it prints the whole answer on
+// one line at each change.
+func (a *app) watchMoves(ctx context.Context, history bool) error {
+	ctx, cancel := a.limit(ctx, true)
+	defer cancel()
+	ctx, stop := interruptible(ctx)
+	defer stop()
+	last, seen := map[string]string{}, ""
+	if a.output == "table" || a.output == "wide" {
+		fmt.Fprintln(a.stdout, "TIME  PARTITION  FROM  TO  PHASE  DONE  RATE  LAG  ETA  ATTEMPT  REASON")
+	}
+	for {
+		m, err := a.moves(ctx, history)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+		if a.output == "json" || a.output == "yaml" {
+			b, err := encode(m)
+			if err != nil {
+				return err
+			}
+			if string(b) != seen {
+				seen = string(b)
+				fmt.Fprintln(a.stdout, seen)
+			}
+		} else {
+			a.changedMoves(m, last)
+		}
+		if !pause(ctx, pollInterval) {
+			return nil
+		}
+	}
+}
+
+// changedMoves prints the rows that differ from last, and updates it.
+func (a *app) changedMoves(m *planev1.ListMovesResponse, last map[string]string) {
+	now := time.Now().UTC().Format(time.RFC3339)
+	present := map[string]bool{}
+	for _, v := range m.GetMoves() {
+		key := fmt.Sprintf("%s@%d", partitionName(v.GetAssignment().GetPartition()), v.GetAssignment().GetMoveId())
+		present[key] = true
+		var b strings.Builder
+		tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+		row(tw, a.moveCells(v)...)
+		_ = tw.Flush() // a strings.Builder does not fail
+		if text := b.String(); last[key] != text {
+			last[key] = text
+			fmt.Fprint(a.stdout, now, "  ", text)
+		}
+	}
+	for key := range last {
+		if !present[key] {
+			delete(last, key)
+			name, _, _ := strings.Cut(key, "@")
+			fmt.Fprintln(a.stdout, now+"  "+name+"  ended")
+		}
+	}
+}
+
+func (a *app) moveCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "move", Short: "Start or cancel one move by hand"}
+	cmd.AddCommand(a.moveStartCommand(), a.moveCancelCommand())
+	return cmd
+}
+
+func (a *app) moveStartCommand() *cobra.Command {
+	var to string
+	cmd := &cobra.Command{
+		Use:   "start TOPIC/INDEX --to NODE",
+		Short: "Move one partition to a node",
+		Long: `Move one partition to a node. The planner evens partitions out again unless it is paused:
+
+  naradctl-plane cluster settings set rebalance_paused=true`,
+		Example: "  naradctl-plane cluster move start orders/3 --to node-2",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			topic, index, err := parsePartition(args[0])
+			if err != nil {
+				return err
+			}
+			if to == "" {
+				return withCode(codeUsage, errors.New("--to must name a node (see: naradctl-plane cluster members)"))
+			}
+			req := &planev1.StartMoveRequest{Topic: topic, Index: index, To: to, RequestId: requestID()}
+			m, err := call(cmd.Context(), a, func(ctx context.Context, c clients) (*planev1.StartMoveResponse, error) {
+				return c.StartMove(ctx, req)
+			})
+			if err != nil {
+				return err
+			}
+			return a.print(m, func(w io.Writer) {
+				as := m.GetAssignment()
+				fmt.Fprintf(w, "moving %s/%d from %s to %s (move %d); watch it: naradctl-plane cluster moves --watch\n",
+					topic, index, as.GetOwner(), as.GetTarget(), as.GetMoveId())
+			})
+		},
+	}
+	cmd.Flags().StringVar(&to, "to", "", "node to move to")
+	return cmd
+}
+
+func (a *app) moveCancelCommand() *cobra.Command {
+	var id uint64
+	cmd := &cobra.Command{
+		Use:   "cancel TOPIC/INDEX",
+		Short: "Cancel a move, or learn that it is too late",
+		Long: `Cancel a move. The answer is definite: cancelled, and the owner stays, or too late, and how the
+move had ended (exit code 3). The planner may start it again; pause it to prevent that.`,
+		Example: "  naradctl-plane cluster move cancel orders/3",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			topic, index, err := parsePartition(args[0])
+			if err != nil {
+				return err
+			}
+			req := &planev1.CancelMoveRequest{Topic: topic, Index: index, MoveId: id, RequestId: requestID()}
+			m, err := call(cmd.Context(), a, func(ctx context.Context, c clients) (*planev1.CancelMoveResponse, error) {
+				return c.CancelMove(ctx, req)
+			})
+			if err != nil {
+				return err
+			}
+			err = a.print(m, func(w io.Writer) {
+				if m.GetCancelled() {
+					fmt.Fprintf(w, "cancelled: %s/%d stays where it is\n", topic, index)
+				}
+			})
+			if err == nil && !m.GetCancelled() {
+				o := m.GetOutcome()
+				return withCode(codeRefused, fmt.Errorf("too late: move %d of %s/%d had ended (%s, from %s to %s)", o.GetMoveId(),
+					topic, index, enumWord(o.GetKind(), "OUTCOME_KIND_"), o.GetSource(), o.GetDestination()))
+			}
+			return err
+		},
+	}
+	cmd.Flags().Uint64Var(&id, "move", 0, "only this move id; 0 is the present one, whichever it is")
+	return cmd
+}
+
+// parsePartition splits topic/index.
+func parsePartition(s string) (string, uint32, error) {
+	i := strings.LastIndexByte(s, '/')
+	if i > 0 {
+		if n, err := strconv.ParseUint(s[i+1:], 10, 32); err == nil {
+			return s[:i], uint32(n), nil
+		}
+	}
+	return "", 0, withCode(codeUsage, fmt.Errorf("%q is not a partition: write TOPIC/INDEX, such as orders/3", s))
+}
