@@ -47,7 +47,6 @@ type Controller struct {
 	Tick           time.Duration `mapstructure:"tick" desc:"The consensus clock's tick."`
 	ElectionTicks  int           `mapstructure:"election_ticks" desc:"Ticks without a leader before an election. Fewer fail over faster and elect needlessly on slow disks. At least 5 times heartbeat_ticks."`
 	HeartbeatTicks int           `mapstructure:"heartbeat_ticks" desc:"Ticks between the leader's heartbeats."`
-	HistoryLimit   int           `mapstructure:"history_limit" desc:"How many revisions are kept for watches that resume. A watch further behind starts from a snapshot."`
 	PlanInterval   time.Duration `mapstructure:"plan_interval" desc:"How often the leader plans without a reason to. It plans at once when something changes."`
 }
 
@@ -62,10 +61,10 @@ type Agent struct {
 	Voter       string   `mapstructure:"voter" desc:"Name of the controller on the same host, which a decommission then removes too. May be empty."`
 
 	HeartbeatInterval time.Duration `mapstructure:"heartbeat_interval" desc:"How often the node reports to the leader. At most a third of the controllers' lease_ttl."`
-	RerouteAfter      time.Duration `mapstructure:"reroute_after" desc:"How long a record waits for a frozen partition before it goes to another one of its topic."`
+	RerouteAfter      time.Duration `mapstructure:"reroute_after" desc:"How long a record waits for a frozen partition before it goes to another one of its topic. Less than a usual freeze gives up the order of keys for nothing."`
 	SegmentBytes      int64         `mapstructure:"segment_bytes" desc:"Size at which a log segment is sealed, in bytes. A move re-reads sealed segments before the freeze, the active one as it grows."`
-	IngressBytes      int64         `mapstructure:"ingress_bytes" desc:"How much may wait in the ingress queue, in bytes, before produce is refused as overload."`
-	MinDiskFree       int64         `mapstructure:"min_disk_free" desc:"Free disk space below which produce is refused and copies wait, in bytes."`
+	IngressBytes      int64         `mapstructure:"ingress_bytes" desc:"How much may wait in the ingress queue, in bytes, before produce is refused as overload. Its records are on disk."`
+	MinDiskFree       int64         `mapstructure:"min_disk_free" desc:"Free disk space below which produce is refused, in bytes; so that partitions can still append. 0 never refuses."`
 }
 
 // DefaultConfig returns the value of every key that nobody sets.
@@ -83,7 +82,6 @@ func DefaultConfig() Config {
 			Tick:           100 * time.Millisecond,
 			ElectionTicks:  10,
 			HeartbeatTicks: 1,
-			HistoryLimit:   100_000,
 			PlanInterval:   5 * time.Second,
 		},
 		Agent: Agent{
@@ -93,8 +91,8 @@ func DefaultConfig() Config {
 			HeartbeatInterval: 2 * time.Second,
 			RerouteAfter:      20 * time.Millisecond,
 			SegmentBytes:      64 << 20,
-			IngressBytes:      256 << 20,
-			MinDiskFree:       64 << 20,
+			IngressBytes:      1 << 30,
+			MinDiskFree:       256 << 20,
 		},
 	}
 }

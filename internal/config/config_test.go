@@ -275,9 +275,9 @@ func TestValidateReturnsEveryFault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Controller.Name, c.Controller.Tick, c.Log.Level, c.Controller.HistoryLimit = "NO!", 0, "loud", 1
+	c.Controller.Name, c.Controller.Tick, c.Log.Level, c.Controller.HeartbeatTicks = "NO!", 0, "loud", 0
 	err = c.ValidateController()
-	for _, k := range []string{"controller.name", "controller.tick", "log.level", "controller.history_limit"} {
+	for _, k := range []string{"controller.name", "controller.tick", "log.level", "controller.heartbeat_ticks"} {
 		if err == nil || !strings.Contains(err.Error(), k) {
 			t.Errorf("no fault names %s in: %v", k, err)
 		}

@@ -50,9 +50,6 @@ func (c Config) ValidateController() error {
 	if cc.ElectionTicks < 5*cc.HeartbeatTicks {
 		f.add("controller.election_ticks", "must be at least 5 times controller.heartbeat_ticks (%d), is %d", cc.HeartbeatTicks, cc.ElectionTicks)
 	}
-	if cc.HistoryLimit < 100 {
-		f.add("controller.history_limit", "must be at least 100, is %d", cc.HistoryLimit)
-	}
 	if cc.PlanInterval < 10*time.Millisecond {
 		f.add("controller.plan_interval", "must be at least 10ms, is %s", cc.PlanInterval)
 	}
@@ -127,17 +124,17 @@ func (c Config) ValidateAgent() error {
 	if a.Voter != "" && cluster.ValidateControllerName(cluster.ControllerName(a.Voter)) != nil {
 		f.add("agent.voter", "%q is not a controller's name", a.Voter)
 	}
-	if a.HeartbeatInterval < 10*time.Millisecond {
-		f.add("agent.heartbeat_interval", "must be at least 10ms, is %s", a.HeartbeatInterval)
+	if a.HeartbeatInterval < 10*time.Millisecond || a.HeartbeatInterval > time.Minute {
+		f.add("agent.heartbeat_interval", "must be 10ms to 1m, is %s", a.HeartbeatInterval)
 	}
-	if a.RerouteAfter < 0 || a.RerouteAfter > time.Minute {
-		f.add("agent.reroute_after", "must be 0 to 1m, is %s", a.RerouteAfter)
+	if a.RerouteAfter < time.Millisecond || a.RerouteAfter > time.Minute {
+		f.add("agent.reroute_after", "must be 1ms to 1m, is %s", a.RerouteAfter)
 	}
 	if a.SegmentBytes < 4<<10 {
 		f.add("agent.segment_bytes", "must be at least 4096, is %d", a.SegmentBytes)
 	}
-	if a.IngressBytes < 1<<20 {
-		f.add("agent.ingress_bytes", "must be at least 1048576, is %d", a.IngressBytes)
+	if a.IngressBytes < 8<<20 {
+		f.add("agent.ingress_bytes", "must be at least 8388608, is %d", a.IngressBytes)
 	}
 	if a.MinDiskFree < 0 {
 		f.add("agent.min_disk_free", "must not be negative, is %d", a.MinDiskFree)
