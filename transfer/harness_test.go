@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/naradctl/naradctl-plane/nodeagent/partitionlog"
 	storagev1 "github.com/naradctl/naradctl-plane/proto/naradplane/storage/v1"
 	"github.com/naradctl/naradctl-plane/transfer"
+	"github.com/naradctl/naradctl-plane/transfer/move"
 	"github.com/naradctl/naradctl-plane/transfer/store"
 )
 
@@ -303,6 +305,9 @@ type node struct {
 	settings cluster.Settings
 	wrap     func(http.Handler) http.Handler
 
+	// hook is called before every effect, in addition.
+	hook atomic.Pointer[func(effect string)]
+
 	mu    sync.Mutex
 	inc   cluster.Incarnation
 	reg   bool
@@ -317,6 +322,25 @@ type node struct {
 	stop     chan struct{}
 	wg       sync.WaitGroup
 	client   *http.Client
+}
+
+func (n *node) observed(p cluster.PartitionID, effect string) error {
+	if f := n.hook.Load(); f != nil {
+		(*f)(effect)
+	}
+	if n.observe != nil {
+		return n.observe(p, effect)
+	}
+	return nil
+}
+
+func decodeState(t *testing.T, b []byte) move.State {
+	t.Helper()
+	st, err := move.Decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
 }
 
 func fastSettings() cluster.Settings {
@@ -378,7 +402,7 @@ func (n *node) boot() {
 	n.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16, DisableCompression: true}}
 	n.mover, err = transfer.NewMover(transfer.MoverConfig{
 		Node: n.id, Store: n.store, Control: control, Journal: n.journal, HTTP: n.client, Errors: errs,
-		Settings: n.settings, CallTimeout: 2 * time.Second, ProgressTimeout: 2 * time.Second, Observe: n.observe,
+		Settings: n.settings, CallTimeout: 2 * time.Second, ProgressTimeout: 2 * time.Second, Observe: n.observed,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,11 @@ import (
 // checkHolds wants every value at the owner.
 func checkHolds(t *testing.T, n *node, id cluster.PartitionID, want []string) {
 	t.Helper()
+	var got []string
+	eventually(t, fmt.Sprintf("%s is open at %s", id, n.id), func() (ok bool) {
+		_, err := n.store.Log(id)
+		return err == nil
+	})
 	got, err := n.read(id)
 	if err != nil {
 		t.Fatalf("read %s at %s: %v", id, n.id, err)

@@ -272,7 +272,10 @@ func (s *Source) serveBulk(w http.ResponseWriter, r *http.Request) {
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// send writes the range; every buffer that went out is progress of the destination.
+// touchEvery is after how many bytes a read counts as progress of the destination.
+const touchEvery = 64 << 10
+
+// send writes the range; what went out is progress of the destination.
 func (b bulk) send(w io.Writer, f io.ReaderAt) error {
 	buf := buffers.Get().(*[bufferSize]byte)
 	defer buffers.Put(buf)
@@ -281,10 +284,14 @@ func (b bulk) send(w io.Writer, f io.ReaderAt) error {
 		if n == 0 || (err != nil && !errors.Is(err, io.EOF)) {
 			return fmt.Errorf("read %s at %d: %w", b.name, at, err)
 		}
-		if _, err := w.Write(buf[:n]); err != nil {
-			return err
+		for out := buf[:n]; len(out) > 0; {
+			k, err := w.Write(out[:min(len(out), touchEvery)])
+			if err != nil {
+				return err
+			}
+			b.o.touch()
+			out = out[k:]
 		}
-		b.o.touch()
 		at += int64(n)
 	}
 	return nil

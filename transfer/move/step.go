@@ -249,6 +249,7 @@ func (c *stepper) sourceIsDead() {
 		s.Blocked, s.LastError = true, gate
 		c.waitUntil(c.in.Now + MaxBackoff)
 	case c.in.Now < s.DeadSince+after:
+		s.Blocked = false
 		s.LastError = fmt.Sprintf("source %s is dead; promotion after %s", s.Source, after)
 		c.waitUntil(s.DeadSince + after)
 	default:
