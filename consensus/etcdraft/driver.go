@@ -427,8 +427,10 @@ func (d *Driver) ProcessReady() (out []*raftpb.Message, reads []raft.ReadState, 
 	}
 }
 
-// raftLogger adapts zap to raft. Raft's Info is chatty at elections only.
+// raftLogger adapts zap to raft. What raft tells as Info is detail; the shell logs the transitions.
 type raftLogger struct{ *zap.SugaredLogger }
 
+func (l raftLogger) Info(v ...any)                    { l.Debug(v...) }
+func (l raftLogger) Infof(format string, v ...any)    { l.Debugf(format, v...) }
 func (l raftLogger) Warning(v ...any)                 { l.Warn(v...) }
 func (l raftLogger) Warningf(format string, v ...any) { l.Warnf(format, v...) }

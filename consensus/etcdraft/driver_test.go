@@ -25,9 +25,9 @@ type sim struct {
 	net     []*raftpb.Message
 	faults  bool
 	// cut is the member that no message reaches for the time being; zero for none.
-	cut uint64
-	seq     uint64
-	acked   map[string]bool
+	cut   uint64
+	seq   uint64
+	acked map[string]bool
 }
 
 type simMember struct {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
@@ -93,7 +94,9 @@ func (t *transport) refuseRequest(w http.ResponseWriter, env *raftv1.Envelope, r
 }
 
 func (t *transport) serveMessages(w http.ResponseWriter, r *http.Request) {
-	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxEnvelopeBytes))
+	stream := &deadlineReader{r: http.MaxBytesReader(w, r.Body, maxEnvelopeBytes), rc: http.NewResponseController(w)}
+	raw, err := io.ReadAll(stream)
+	stream.end()
 	if err != nil {
 		http.Error(w, "read the envelope: "+err.Error(), http.StatusBadRequest)
 		return
@@ -146,7 +149,8 @@ func decodeMessages(env *raftv1.Envelope) ([]*raftpb.Message, error) {
 
 // serveSnapshot receives a streamed snapshot as a whole, checks it, and only then steps its message.
 func (t *transport) serveSnapshot(w http.ResponseWriter, r *http.Request) {
-	body := bufio.NewReaderSize(r.Body, snapshotChunk)
+	stream := &deadlineReader{r: r.Body, rc: http.NewResponseController(w)}
+	body := bufio.NewReaderSize(stream, snapshotChunk)
 	header, err := readSnapshotHeader(body)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -173,12 +177,27 @@ func (t *transport) serveSnapshot(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), status)
 		return
 	}
+	stream.end()
 	if err := t.stepSnapshot(r.Context(), b, ms[0]); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
+
+// deadlineReader gives up on a stream that stands still: its sender may be gone without a word.
+type deadlineReader struct {
+	r  io.Reader
+	rc *http.ResponseController
+}
+
+func (d *deadlineReader) Read(p []byte) (int, error) {
+	// A server without deadlines has none to set; then the connection's keep-alive is what ends it.
+	_ = d.rc.SetReadDeadline(time.Now().Add(snapshotStall))
+	return d.r.Read(p)
+}
+
+func (d *deadlineReader) end() { _ = d.rc.SetReadDeadline(time.Time{}) }
 
 // stepSnapshot hands a received snapshot to raft, which may have no use for it.
 func (t *transport) stepSnapshot(ctx context.Context, b *Backend, m *raftpb.Message) error {

@@ -18,6 +18,8 @@ type waiters struct {
 		sync.Mutex
 		seq  uint64
 		open map[ProposalID]*waiter
+		// term is the last applied entry's. No waiter ever gets a lower one.
+		term uint64
 	}
 }
 
@@ -84,6 +86,8 @@ func (ws *waiters) setTerm(w *waiter, term uint64) {
 func (ws *waiters) applied(a Applied) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
+	later := a.Term > ws.mu.term
+	ws.mu.term = a.Term
 	if len(ws.mu.open) == 0 {
 		return
 	}
@@ -92,6 +96,9 @@ func (ws *waiters) applied(a Applied) {
 			delete(ws.mu.open, e.ID)
 			w.answer(answer{result: e.Result, index: e.Index, err: e.Err})
 		}
+	}
+	if !later {
+		return
 	}
 	for id, w := range ws.mu.open {
 		if w.term != 0 && w.term < a.Term {
