@@ -55,8 +55,8 @@ func FuzzChecker(f *testing.F) {
 			t.Fatalf("at once: %v, end %d, record %d; in pieces of %d: %v, end %d, record %d",
 				err, whole.good, whole.next, int(step)+1, perr, pieces.good, pieces.next)
 		}
-		if err == nil && int64(len(b)) != whole.good+int64(len(whole.part)) {
-			t.Fatalf("%d bytes, of which %d are whole and %d begun", len(b), whole.good, len(whole.part))
+		if err == nil && int64(len(b)) != whole.good+int64(whole.begun) {
+			t.Fatalf("%d bytes, of which %d are whole and %d begun", len(b), whole.good, whole.begun)
 		}
 	})
 }

@@ -27,7 +27,7 @@ func (st *staging) SyncAndCompare(ctx context.Context, want store.File) error {
 		return err
 	}
 	// A copy resumes from what was compared, also after a power cut.
-	if err := st.s.syncDirs(st.dir, st.s.fs.PathDir(st.dir)); err != nil {
+	if err := syncDir(st.s.fs, st.dir); err != nil {
 		return fmt.Errorf("sync staged file %s: %w", f.name, err)
 	}
 	st.entries = true
@@ -211,7 +211,7 @@ func (st *staging) covers(start, leo cluster.Offset) error {
 	return nil
 }
 
-// seal writes the state file and syncs the directory and its entry in the parent.
+// seal writes the state file and syncs the directory. Stage has synced its entry in the parent.
 func (st *staging) seal(m store.Manifest) error {
 	s := &state{
 		Identity: store.Identity(st.move), LogStart: m.LogStart, Hidden: m.HWM < m.LEO, HWM: m.HWM,
@@ -229,12 +229,7 @@ func (st *staging) seal(m store.Manifest) error {
 	if err := writeState(st.s.fs, st.dir, s); err != nil {
 		return fmt.Errorf("finalize partition %s: %w", st.sl.p, err)
 	}
-	if !st.entries {
-		if err := st.s.syncParents(st.dir); err != nil {
-			return fmt.Errorf("finalize partition %s: %w", st.sl.p, err)
-		}
-		st.entries = true
-	}
+	st.entries = true // writeState has synced the directory
 	st.final = final
 	return nil
 }

@@ -19,7 +19,10 @@ type badFrame struct{ pos int64 }
 
 func (e *badFrame) Error() string { return fmt.Sprintf("no frame at %d", e.pos) }
 
-const minReadChunk = 64 << 10
+const (
+	minReadChunk   = 64 << 10
+	firstReadChunk = 128 << 10
+)
 
 // readFrames calls fn with the frames in [pos, limit) of a file until it returns false. chunk is a guess of
 // how much will be wanted. Keys and values stay valid. *badFrame says where frames end before limit.
@@ -61,7 +64,7 @@ func readFrames(fs vfs.FS, path string, pos, limit int64, chunk int, fn func(r s
 		if short := n < cap(buf) || pos+int64(len(buf)-at) == limit; short && pos < limit {
 			return &badFrame{pos} // the file or the limit ends within a frame
 		}
-		want = max(int64(chunk), int64(need))
+		want = max(min(2*want, scanChunk), int64(need))
 	}
 	return nil
 }
@@ -125,7 +128,8 @@ func (l *Log) readSegment(g *segment, from, to, end cluster.Offset, size int64, 
 	l.view.RLock()
 	pos := g.idx.locate(g.base, from)
 	l.view.RUnlock()
-	chunk := int(min(max(int64(maxBytes-min(*bytes, maxBytes)), minReadChunk), scanChunk))
+	// What is asked for is a bound and seldom what there is: begin with little, and read more as needed.
+	chunk := int(min(max(int64(maxBytes-min(*bytes, maxBytes)), minReadChunk), firstReadChunk))
 	next, began := cluster.Offset(0), false
 	gap := int64(-1)
 	err = readFrames(l.store.fs, l.path(g.name), pos, size, chunk, func(r store.Record, start, _ int64) bool {

@@ -2,8 +2,10 @@ package partitionlog
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"slices"
 
@@ -95,44 +97,98 @@ type checker struct {
 	good int64          // end of the last complete frame
 	last int64          // newest record time
 	idx  index
-	part []byte // begun frame after good
+
+	// Of a frame that has begun after good: how many bytes there were, the first of them, its whole length
+	// (zero while that is not known), and the checksum so far. Its key and value are not kept.
+	begun int
+	head  [FrameOverhead]byte
+	want  int
+	crc   uint32
 }
 
 func newChecker(base cluster.Offset) *checker { return &checker{base: base, next: base} }
 
 // write takes the next bytes. After errBadFrame, good is where the bad frame begins, and the checker must
-// not be used on.
+// not be used on before restart.
 func (c *checker) write(b []byte) error {
-	for len(c.part) > 0 && len(b) > 0 {
-		need := frameHeader
-		if n, err := frameLen(c.part); err != nil {
-			return err
-		} else if n > 0 {
-			need = n
-		}
-		take := min(need-len(c.part), len(b))
-		c.part = append(c.part, b[:take]...)
-		b = b[take:]
-		n, err := c.frame(c.part)
-		if err != nil {
-			return err
-		}
-		if n > 0 {
-			c.part = c.part[:0]
-		}
-	}
 	for len(b) > 0 {
-		n, err := c.frame(b)
+		if c.begun == 0 {
+			n, err := c.frame(b)
+			if err != nil {
+				return err
+			}
+			if n > 0 {
+				b = b[n:]
+				continue
+			}
+		}
+		n, err := c.piece(b)
 		if err != nil {
 			return err
-		}
-		if n == 0 {
-			c.part = append(c.part, b...)
-			return nil
 		}
 		b = b[n:]
 	}
 	return nil
+}
+
+// restart forgets the frame that has begun: the bytes after good are to come again.
+func (c *checker) restart() { c.begun, c.want = 0, 0 }
+
+// piece takes some of b as the next bytes of a frame that does not come at once.
+func (c *checker) piece(b []byte) (int, error) {
+	if c.begun < FrameOverhead {
+		n := copy(c.head[c.begun:], b)
+		c.begun += n
+		if c.want == 0 && c.begun >= frameHeader {
+			var err error
+			if c.want, err = frameLen(c.head[:c.begun]); err != nil {
+				return 0, err
+			}
+		}
+		if c.begun == FrameOverhead {
+			c.crc = crc32.Checksum(c.head[4:], castagnoli)
+			if !c.headGood() {
+				return 0, errBadFrame
+			}
+		}
+		return n, c.finish()
+	}
+	n := min(len(b), c.want-c.begun)
+	c.crc = crc32.Update(c.crc, castagnoli, b[:n])
+	c.begun += n
+	return n, c.finish()
+}
+
+func (c *checker) headGood() bool {
+	r := c.headRecord()
+	return r.Offset == c.next && uint64(binary.LittleEndian.Uint32(c.head[24:])) <= uint64(c.want-FrameOverhead)
+}
+
+func (c *checker) headRecord() store.Record {
+	return store.Record{
+		Offset: cluster.Offset(binary.LittleEndian.Uint64(c.head[8:])), Time: int64(binary.LittleEndian.Uint64(c.head[16:])),
+	}
+}
+
+// finish ends the begun frame when all of it was there.
+func (c *checker) finish() error {
+	if c.want == 0 || c.begun < c.want {
+		return nil
+	}
+	if c.crc != binary.LittleEndian.Uint32(c.head[:]) {
+		return errBadFrame
+	}
+	n := c.want
+	c.restart()
+	c.advance(c.headRecord(), n)
+	return nil
+}
+
+func (c *checker) advance(r store.Record, n int) {
+	c.idx = c.idx.add(c.base, r.Offset, c.good)
+	c.next++
+	c.good += int64(n)
+	c.last = max(c.last, r.Time)
 }
 
 func (c *checker) frame(b []byte) (int, error) {
@@ -143,10 +199,7 @@ func (c *checker) frame(b []byte) (int, error) {
 	if r.Offset != c.next {
 		return 0, errBadFrame
 	}
-	c.idx = c.idx.add(c.base, r.Offset, c.good)
-	c.next++
-	c.good += int64(n)
-	c.last = max(c.last, r.Time)
+	c.advance(r, n)
 	return n, nil
 }
 

@@ -24,7 +24,7 @@ type staging struct {
 	move  cluster.MoveID
 	dir   string
 	files map[string]*stagedFile
-	// entries says that the directory's entries, and its own, are durable.
+	// entries says that the directory's entries are durable.
 	entries bool
 	// final is what the last Finalize proved; nil after every change.
 	final *carried
@@ -68,8 +68,11 @@ func (s *Store) Stage(ctx context.Context, p cluster.PartitionID, move cluster.M
 		if err := s.makeDir(s.fs.PathDir(dir)); err != nil {
 			return nil, fmt.Errorf("stage partition %s: %w", p, err)
 		}
-		// Its entry is synced by Finalize. Until then nothing in it counts.
-		if err := s.fs.MkdirAll(dir, dirMode); err != nil {
+		err := s.fs.MkdirAll(dir, dirMode)
+		if err == nil {
+			err = s.syncParents(dir)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("stage partition %s: %w", p, err)
 		}
 		meta = &copyMeta{identity: store.Identity(move)}
@@ -232,7 +235,7 @@ func (st *staging) reject(f *stagedFile, data []byte) error {
 		if werr := st.add(f, data[:good-f.size]); werr != nil {
 			return errors.Join(err, werr)
 		}
-		f.chk.part = f.chk.part[:0]
+		f.chk.restart()
 		return err
 	}
 	if rerr := st.reload(f, good); rerr != nil {
