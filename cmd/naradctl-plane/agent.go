@@ -181,7 +181,7 @@ func runAgent(ctx context.Context, d *daemonEnv, c config.Config) error {
 		d.announce("agent %s listening on %s, advertised as %s", c.Agent.NodeID, ln.Addr(), n.address)
 		d.Log.Info("agent started", zap.String("node", c.Agent.NodeID), zap.String("listen", ln.Addr().String()),
 			zap.String("advertise", n.address), zap.String("data_dir", c.Agent.DataDir), zap.Strings("controllers", c.Agent.Controllers))
-		notify = notifyReady(d.Log, "serving on "+n.address, func() bool { return true })
+		notify = notifyReady(d.Log, "serving on "+n.address, selfCheck(ln))
 		context.AfterFunc(ctx, notify.stopping)
 	})
 	if errors.Is(err, nodeagent.ErrRemoved) {

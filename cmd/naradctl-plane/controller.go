@@ -126,11 +126,8 @@ func (n *controllerNode) run(ctx context.Context, metrics http.Handler, started 
 	defer end()
 	var wg sync.WaitGroup
 	var failure error
-	wg.Go(func() {
-		if err := lead.Run(life); err != nil {
-			n.log.Error("leading ended", zap.Error(err))
-		}
-	})
+	// It ends with life, or with the backend, whose error is told below.
+	wg.Go(func() { _ = lead.Run(life) })
 	select {
 	case <-ctx.Done():
 		handOver(ctx, backend, n.log)
@@ -191,7 +188,7 @@ func runController(ctx context.Context, d *daemonEnv, c config.Config) error {
 		d.announce("controller %s listening on %s, advertised as %s", c.Controller.Name, ln.Addr(), n.address)
 		d.Log.Info("controller started", zap.String("name", c.Controller.Name), zap.String("listen", ln.Addr().String()),
 			zap.String("advertise", n.address), zap.String("data_dir", c.Controller.DataDir), zap.Strings("peers", c.Controller.Peers))
-		notify := notifyReady(d.Log, "serving on "+n.address, func() bool { return true })
+		notify := notifyReady(d.Log, "serving on "+n.address, selfCheck(ln))
 		context.AfterFunc(ctx, notify.stopping)
 	})
 	switch {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -96,7 +98,12 @@ func (a *app) runDaemon(ctx context.Context, service, instance string, c config.
 	d := &daemonEnv{Telemetry: tel, announce: func(format string, args ...any) {
 		fmt.Fprintf(a.stdout, format+"\n", args...)
 	}}
+	ended := make(chan struct{})
+	var guard sync.WaitGroup
+	guard.Go(func() { a.boundStop(ctx, ended) })
 	err = fn(ctx, d)
+	close(ended)
+	guard.Wait()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		err = nil // asked to stop while starting
 	}
@@ -105,6 +112,24 @@ func (a *app) runDaemon(ctx context.Context, service, instance string, c config.
 	// A collector that is away must not turn a clean stop into a failure.
 	_ = tel.Shutdown(flush)
 	return err
+}
+
+// boundStop ends the process when a stop takes too long. What is durable stays so: a stop is only ever a
+// tidier crash.
+func (a *app) boundStop(ctx context.Context, ended <-chan struct{}) {
+	select {
+	case <-ended:
+		return
+	case <-ctx.Done():
+	}
+	t := time.NewTimer(stopTimeout)
+	defer t.Stop()
+	select {
+	case <-ended:
+	case <-t.C:
+		fmt.Fprintf(a.stderr, "error: not stopped within %s, giving up; the next start recovers\n", stopTimeout)
+		os.Exit(codeError)
+	}
 }
 
 func telemetryConfig(service, instance string, c config.Config) telemetry.Config {

@@ -168,6 +168,21 @@ func notifyReady(log *zap.Logger, status string, alive func() bool) *notifier {
 	return n
 }
 
+// selfCheck asks the daemon's own listener, as a client would: a process that does not accept and answer is
+// as good as dead, whatever its goroutines do.
+func selfCheck(ln net.Listener) func() bool {
+	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	return func() bool {
+		resp, err := client.Get("http://" + ln.Addr().String() + "/healthz")
+		if err != nil {
+			return false
+		}
+		// What counts is that there was an answer.
+		_ = resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	}
+}
+
 func (n *notifier) send(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		n.log.Warn("systemd was not notified", zap.Error(err))
