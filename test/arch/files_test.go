@@ -41,8 +41,9 @@ func TestPackageComments(t *testing.T) {
 			}
 			continue
 		}
-		if !strings.HasPrefix(p.Doc, "Package ") && !strings.HasPrefix(p.Doc, "Command ") {
-			t.Errorf("%s: the package comment should begin with \"Package\" or \"Command\", is %q", p.name(), p.Doc)
+		// A command's comment begins with its name, or with "Command".
+		if p.Doc == "" || (p.Name != "main" && !strings.HasPrefix(p.Doc, "Package "+p.Name+" ")) {
+			t.Errorf("%s: the package comment should begin with \"Package %s\", is %q", p.name(), p.Name, p.Doc)
 		}
 	}
 }

@@ -31,10 +31,11 @@ var allowed = map[string][]string{
 	"transfer/handoff": {"internal/cluster"},
 
 	// State and consensus do not know each other; cmd wires them.
-	"fsm":                     {"internal/cluster", "internal/faults", storagev1},
-	"consensus/etcdraft":      {"consensus", "internal/faults", raftv1},
-	"consensus/memory":        {"consensus"},
-	"consensus/consensustest": {"consensus"},
+	"fsm":                             {"internal/cluster", "internal/faults", storagev1},
+	"consensus/etcdraft":              {"consensus", "internal/faults", raftv1},
+	"consensus/memory":                {"consensus"},
+	"consensus/consensustest":         {"consensus"},
+	"consensus/etcdraft/logstoretest": {"consensus", "consensus/etcdraft", raftv1},
 
 	// Moving and storing.
 	"transfer/store":           {"internal/cluster"},
@@ -118,10 +119,9 @@ func TestTheTableCanFail(t *testing.T) {
 var owners = map[string][]string{
 	"github.com/spf13/viper":        {"internal/config"},
 	"github.com/spf13/cobra":        {"cmd/naradctl-plane"},
-	"go.etcd.io/raft/v3":            {"consensus/etcdraft"},
-	"go.etcd.io/raft/v3/raftpb":     {"consensus/etcdraft"},
+	"go.etcd.io/raft/v3":            {"consensus/etcdraft", "consensus/etcdraft/logstoretest"},
 	"go.etcd.io/etcd/server/v3":     {"consensus/etcdraft"},
-	"github.com/cockroachdb/pebble": {"fsm", "nodeagent", "nodeagent/partitionlog", "nodeagent/dataplane"},
+	"github.com/cockroachdb/pebble": {"fsm", "nodeagent", "nodeagent/partitionlog", "nodeagent/dataplane", "cmd/naradctl-plane"},
 }
 
 // TestLibrariesHaveOneHome: a library that shapes a package does not leak out of it.

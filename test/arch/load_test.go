@@ -26,6 +26,7 @@ const root = "../.."
 // pkg is what go list says of a package.
 type pkg struct {
 	ImportPath   string
+	Name         string
 	Dir          string
 	Doc          string
 	Imports      []string
