@@ -168,7 +168,28 @@ func (o *outbound) loop(ctx context.Context) {
 			o.input(ctx, handoff.Ticked{})
 		}
 	}
+	o.leaveUnfenced()
 	o.end()
+}
+
+// leaveUnfenced ends a fence that was set while the last result of the unmarking was on its way: nobody else
+// would, since the marker is gone.
+func (o *outbound) leaveUnfenced() {
+	for {
+		select {
+		case m := <-o.inbox:
+			if m.reply != nil {
+				o.waiters = append(o.waiters, m.reply)
+			}
+			if _, ok := m.event.(handoff.Fence); ok {
+				if err := o.src.cfg.Store.Thaw(o.p, fenceToken(o.move)); err != nil {
+					o.src.cfg.Log.Error("thaw after a cancelled move", append(logFields(o.p, o.move), zap.Error(err))...)
+				}
+			}
+		default:
+			return
+		}
+	}
 }
 
 // end refuses who waits, and waits for the effect in flight.

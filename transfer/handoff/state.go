@@ -79,6 +79,8 @@ type State struct {
 	Hinted bool
 	Over   bool
 	Away   bool
+	// Refenced says that a fence came while the marker of a cancelled move was being removed.
+	Refenced bool
 	// RetryAt is when the phase's effect is repeated after a failure; Failures counts them in a row.
 	RetryAt   time.Duration
 	Failures  uint32

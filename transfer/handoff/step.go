@@ -104,7 +104,12 @@ func (c *stepper) fence() {
 	switch s.Phase {
 	case Redirecting, Flipped, Gone:
 		return
-	case Marked, Granting, Freezing, Frozen, Revoking, Thawing, Fenced, Unmarking:
+	case Unmarking:
+		// The move is over and its marker may be gone already, so nothing would end this fence but the
+		// unmarking itself.
+		s.Refenced = true
+		return
+	case Marked, Granting, Freezing, Frozen, Revoking, Thawing, Fenced:
 	}
 	s.Stale = s.InFlight
 	s.Phase, s.Registered, s.Handoff, s.Nonce = Fenced, false, 0, cluster.Nonce{}
@@ -224,6 +229,10 @@ func (c *stepper) result(e Event) {
 		s.Phase = Flipped
 	case Unmarked:
 		s.Phase = Gone
+		if s.Refenced {
+			s.Refenced, s.Handoff = false, FenceHandoff
+			c.thaw()
+		}
 	}
 }
 

@@ -33,6 +33,6 @@ var Transitions = []Transition{
 	{Fenced, "Failed", []Phase{Fenced, Redirecting}, "again after a back-off"},
 	{Redirecting, "Closed", []Phase{Flipped}, "waits for reclaim or salvage"},
 	{Redirecting, "Failed", []Phase{Redirecting}, "again after a back-off"},
-	{Unmarking, "Unmarked", []Phase{Gone}, "the move left nothing"},
+	{Unmarking, "Unmarked", []Phase{Gone, Thawing, Redirecting}, "the move left nothing, or a fence that came meanwhile"},
 	{Unmarking, "Failed", []Phase{Unmarking}, "again after a back-off"},
 }
