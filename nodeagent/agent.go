@@ -325,7 +325,8 @@ func (a *Agent) boot(ctx context.Context) error {
 		a.plane.Routes.Apply(true, 0, cached)
 	}
 	if err := a.fence(ctx); err != nil {
-		return fmt.Errorf("freeze marked partitions: %w", err)
+		// Nothing is open yet, and what could not be opened frozen stays closed.
+		a.log.Error("marked partitions that can't be opened for reading stay closed", zap.Error(err))
 	}
 	a.rec.touchAll()
 	return nil
@@ -349,7 +350,7 @@ func (a *Agent) fence(ctx context.Context) error {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		as, ok := a.mu.view.Assignments[p]
-		return as.Epoch, ok
+		return as.OwnerEpoch, ok && as.Owner == a.cfg.NodeID
 	})
 }
 

@@ -124,28 +124,39 @@ func decideOwned(s situation, active *store.Copy) []action {
 		}
 		return []action{
 			{kind: actCreate, identity: store.Identity(s.partition.Topic)},
-			{kind: actOpen, epoch: a.Epoch},
-			{kind: actReport, epoch: a.Epoch},
+			{kind: actOpen, epoch: a.OwnerEpoch},
+			{kind: actReport, epoch: a.OwnerEpoch},
 		}
 	}
 	if slices.Contains(s.marked, active.Identity) {
-		// Invariant I7: the source side alone knows when a marked copy may accept writes.
-		if active.Open && !a.Opened && s.synced {
-			return []action{{kind: actReport, epoch: a.Epoch}}
-		}
-		return nil
+		return decideMarked(s, active)
 	}
 	if active.Pending != nil {
 		return []action{{kind: actProblem, problem: fmt.Sprintf("the copy of move %d waits for its flip and no move claims it", active.Pending.MoveID)}}
 	}
 	var out []action
-	if !active.Open || a.Epoch != s.openEpoch {
-		out = append(out, action{kind: actOpen, epoch: a.Epoch})
+	if !active.Open || a.OwnerEpoch != s.openEpoch {
+		out = append(out, action{kind: actOpen, epoch: a.OwnerEpoch})
 	}
 	if !a.Opened && s.synced {
-		out = append(out, action{kind: actReport, epoch: a.Epoch})
+		out = append(out, action{kind: actReport, epoch: a.OwnerEpoch})
 	}
 	return out
+}
+
+// decideMarked is decideOwned for a copy with an outbound marker. Invariant I7: the source side alone knows
+// when it may accept writes. It is asked to open one that it could not open when it fenced, and refuses
+// for as long as it must.
+func decideMarked(s situation, active *store.Copy) []action {
+	switch {
+	case !s.synced:
+		return nil
+	case !active.Open:
+		return []action{{kind: actOpen, epoch: s.assignment.OwnerEpoch}}
+	case !s.assignment.Opened:
+		return []action{{kind: actReport, epoch: s.assignment.OwnerEpoch}}
+	}
+	return nil
 }
 
 // decideForeign is decide for a partition that the view does not say is this node's.
@@ -162,7 +173,7 @@ func decideForeign(s situation, active *store.Copy) []action {
 	case active.Pending != nil:
 		return []action{{kind: actProblem, problem: fmt.Sprintf("the copy of move %d waits for its flip and no move claims it", active.Pending.MoveID)}}
 	case active.Open:
-		return []action{{kind: actClose}}
+		return []action{{kind: actClose, identity: active.Identity}}
 	}
 	return []action{{kind: actProblem, problem: "a copy of a partition that another node owns, and no record of how that came about; it is kept"}}
 }

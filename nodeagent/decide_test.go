@@ -16,11 +16,18 @@ func pid(topic cluster.TopicID, index uint32) cluster.PartitionID {
 
 // mine and theirs are assignments of partition 7/0 to this node and to another one.
 func mine(epoch cluster.Epoch, opened bool) *cluster.Assignment {
-	return &cluster.Assignment{Partition: pid(7, 0), Owner: "me", Epoch: epoch, Opened: opened}
+	return &cluster.Assignment{Partition: pid(7, 0), Owner: "me", Epoch: epoch, OwnerEpoch: epoch, Opened: opened}
 }
 
 func theirs(epoch cluster.Epoch) *cluster.Assignment {
-	return &cluster.Assignment{Partition: pid(7, 0), Owner: "other", Epoch: epoch, Opened: true}
+	return &cluster.Assignment{Partition: pid(7, 0), Owner: "other", Epoch: epoch, OwnerEpoch: epoch, Opened: true}
+}
+
+// leaving is mine with a move away that was set later.
+func leaving(owner, epoch cluster.Epoch) *cluster.Assignment {
+	a := mine(owner, true)
+	a.Epoch, a.Target, a.MoveID = epoch, "other", 9
+	return a
 }
 
 func activeCopy(id store.Identity, open bool) store.Copy {
@@ -52,11 +59,14 @@ func TestDecide(t *testing.T) {
 		{"initial placement, crashed before opening", situation{assignment: mine(1, false), copies: copies(activeCopy(7, false))}, "open epoch=1; report epoch=1", false},
 		{"initial placement, report lost", situation{assignment: mine(1, false), copies: copies(activeCopy(7, true)), openEpoch: 1}, "report epoch=1", false},
 		{"served already", situation{assignment: mine(3, true), copies: copies(activeCopy(7, true)), openEpoch: 3}, "", false},
-		{"epoch grew", situation{assignment: mine(4, true), copies: copies(activeCopy(7, true)), openEpoch: 3}, "open epoch=4", false},
+		{"a target was set, receipts stay good", situation{assignment: leaving(3, 4), copies: copies(activeCopy(7, true)), openEpoch: 3}, "", false},
+		{"restart with a target set", situation{assignment: leaving(3, 4), copies: copies(activeCopy(7, false))}, "open epoch=3", false},
+		{"lost and won again", situation{assignment: mine(4, true), copies: copies(activeCopy(7, true)), openEpoch: 3}, "open epoch=4", false},
 		{"restart", situation{assignment: mine(4, true), copies: copies(activeCopy(9, false))}, "open epoch=4", false},
 		{"I9 a lost copy is not replaced by an empty one", situation{assignment: mine(4, true)}, "problem", false},
 		{"I9 a copy that a move brought and that is gone", situation{assignment: mine(4, false), arrived: true}, "problem", false},
-		{"I7 a marked copy is the source's", situation{assignment: mine(4, true), marked: ids(7), copies: copies(activeCopy(7, false))}, "", false},
+		{"I7 a marked copy is opened by the source alone", situation{assignment: mine(4, true), marked: ids(7), copies: copies(activeCopy(7, false))}, "open epoch=4", false},
+		{"I7 a marked, open copy is the source's", situation{assignment: leaving(3, 4), marked: ids(7), copies: copies(activeCopy(7, true)), openEpoch: 2}, "", false},
 		{"a marked copy, opened and not reported", situation{assignment: mine(4, false), marked: ids(7), copies: copies(activeCopy(7, true))}, "report epoch=4", false},
 		{"the destination is at work", situation{assignment: theirs(4), busy: true, copies: copies(pendingCopy(9), aside(store.Staged, 9))}, "", false},
 		{"opened by a move, view behind", situation{assignment: theirs(4), openEpoch: 5, copies: copies(activeCopy(9, true))}, "", false},
@@ -115,8 +125,8 @@ func TestI9NothingButOpeningOnACachedView(t *testing.T) {
 	}
 }
 
-// No situation of a marked or busy partition lets the reconciler open, close, create or retire its active
-// copy: two writers of one place would race (I7).
+// No situation of a marked or busy partition lets the reconciler close, create or retire its active copy: two
+// writers of one place would race (I7). Opening goes through the source side, which refuses.
 func TestI7MarkedAndBusyCopiesAreLeftAlone(t *testing.T) {
 	for _, assignment := range []*cluster.Assignment{nil, mine(3, true), mine(3, false), theirs(4)} {
 		for _, busy := range []bool{false, true} {
@@ -126,7 +136,7 @@ func TestI7MarkedAndBusyCopiesAreLeftAlone(t *testing.T) {
 					marked: ids(7, 9), busy: busy, copies: []store.Copy{c},
 				}
 				for _, a := range decide(s) {
-					if a.kind != actReport {
+					if a.kind != actReport && (a.kind != actOpen || c.Open || busy) {
 						t.Errorf("%s: %s", describe(s), a)
 					}
 				}

@@ -391,16 +391,7 @@ func TestC74C76CutOffSourceIsSalvaged(t *testing.T) {
 	b := startAgent(t, agentOptions{id: "n2", dir: t.TempDir(), controllers: []string{c.address}})
 	b.waitReady(t)
 	// The copy takes longer than the verdict, so that no handoff is granted before the split.
-	for i := range 4 {
-		a.append(t, p, fmt.Sprintf("%d %s", i, strings.Repeat("y", 64<<10)))
-	}
-	eventually(t, "copy rate", func() error {
-		_, _, err := c.UpdateSettings(t.Context(), func(s cluster.Settings) cluster.Settings {
-			s.CopyRatePerNode = 64 << 10
-			return s
-		}, "")
-		return err
-	})
+	slowly(t, c, a, p)
 	w := startWriter(t, p, a, b)
 	w.waitFor(t, 50)
 	c.move(t, "orders", 0, "n2")

@@ -3,6 +3,7 @@ package nodeagent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -41,11 +42,16 @@ func (r *reconciler) act(ctx context.Context, p cluster.PartitionID, act action,
 	case actCreate:
 		return 0, "", r.a.store.Create(p, act.identity)
 	case actOpen:
-		return 0, "", r.open(p, act.epoch)
+		err := r.open(p, act.epoch)
+		if cluster.ReasonOf(err) == cluster.ReasonFrozen {
+			// A move is being resolved; that is no problem of anybody's.
+			return time.Second, "", nil
+		}
+		return 0, "", err
 	case actReport:
 		return 0, "", r.a.control.ReportOpened(ctx, p, act.epoch, 0, nil)
 	case actClose:
-		return 0, "", r.close(p)
+		return 0, "", r.close(p, act.identity)
 	case actRetire:
 		return r.retire(ctx, p, act.identity)
 	case actRemove:
@@ -67,11 +73,12 @@ func (r *reconciler) open(p cluster.PartitionID, epoch cluster.Epoch) error {
 	return nil
 }
 
-// close stops serving what the view says is another node's. The view is asked again, since the decision
-// may have waited for a slot.
-func (r *reconciler) close(p cluster.PartitionID) error {
-	s := r.situation(p, nil)
-	if s.busy || len(s.marked) > 0 || s.assignment == nil || s.assignment.Owner == s.self || s.assignment.Epoch < s.openEpoch {
+// close stops serving what the view says is another node's. It is decided anew, since the decision may have
+// waited for a slot.
+func (r *reconciler) close(p cluster.PartitionID, id store.Identity) error {
+	open := store.Copy{Partition: p, Place: store.Active, Identity: id, Open: true}
+	still := slices.ContainsFunc(decide(r.situation(p, []store.Copy{open})), func(a action) bool { return a.kind == actClose })
+	if !still {
 		return nil
 	}
 	return r.a.store.Close(p)

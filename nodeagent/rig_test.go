@@ -203,6 +203,8 @@ type agentOptions struct {
 	listen      string
 	controllers []string
 	plane       Plane
+	// wrap, when set, stands between the agent and its store.
+	wrap func(*partitionlog.Store) Store
 }
 
 func newAgent(t *testing.T, o agentOptions) (*testAgent, net.Listener, error) {
@@ -222,6 +224,9 @@ func newAgent(t *testing.T, o agentOptions) (*testAgent, net.Listener, error) {
 	log := zaptest.NewLogger(t, zaptest.Level(zap.InfoLevel))
 	a.Agent, err = New(cfg, Deps{Log: log, OpenStore: func(lease store.LeaseCheck) (Store, error) {
 		a.logs, err = partitionlog.Open(partitionlog.Options{Dir: PartitionsDir(o.dir), Lease: lease, SegmentBytes: 64 << 10})
+		if err == nil && o.wrap != nil {
+			return o.wrap(a.logs), nil
+		}
 		return a.logs, err
 	}})
 	return a, ln, err

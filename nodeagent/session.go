@@ -236,8 +236,17 @@ func (s *session) reincarnate(ctx context.Context) error {
 	s.mu.Unlock()
 	// Invariant I7: closed to handoffs since registered is false, and marked partitions are frozen,
 	// before the new incarnation can get a lease.
-	if err := s.hooks.superseded(ctx); err != nil {
-		return fmt.Errorf("freeze marked partitions: %w", err)
+	b := newBackoff(100*time.Millisecond, 3*time.Second)
+	for {
+		err := s.hooks.superseded(ctx)
+		if err == nil {
+			break
+		}
+		s.setProblem("marked partitions can't be frozen, not registering before they are: %v", err)
+		s.log.Error("marked partitions can't be frozen, retrying", zap.Error(err))
+		if !b.wait(ctx) {
+			return ctx.Err()
+		}
 	}
 	inc, err := s.db.NextIncarnation()
 	if err != nil {
