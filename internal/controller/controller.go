@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,8 +21,8 @@ type Controller struct {
 	kick    chan struct{} // one pending reason to plan
 
 	// work serializes rounds, placements, drains, settings and membership changes, so that each decides
-	// on a state that the others do not change under it.
-	work sync.Mutex
+	// on a state that the others do not change under it. It is a mutex that gives up with its caller.
+	work chan struct{}
 	soft soft
 }
 
@@ -33,7 +32,7 @@ func New(cfg Config, backend consensus.Backend, machine *fsm.Machine, logger *za
 	if logger == nil {
 		logger = zap.NewNop()
 	}
-	c := &Controller{cfg: cfg, backend: backend, machine: machine, log: logger, kick: make(chan struct{}, 1)}
+	c := &Controller{cfg: cfg, backend: backend, machine: machine, log: logger, kick: make(chan struct{}, 1), work: make(chan struct{}, 1)}
 	c.soft.sessions = map[cluster.NodeID]*session{}
 	c.soft.sizes = map[cluster.PartitionID]cluster.Bytes{}
 	c.soft.draining = map[cluster.NodeID][]blocker{}
@@ -43,6 +42,18 @@ func New(cfg Config, backend consensus.Backend, machine *fsm.Machine, logger *za
 
 // Config returns what the controller was made with.
 func (c *Controller) Config() Config { return c.cfg }
+
+// lock takes work, or gives up when ctx ends: nothing was done then.
+func (c *Controller) lock(ctx context.Context) error {
+	select {
+	case c.work <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return noLeader("controller %s is busy: %v", c.cfg.Name, ctx.Err())
+	}
+}
+
+func (c *Controller) unlock() { <-c.work }
 
 // wake asks for a round; it never blocks.
 func (c *Controller) wake() {

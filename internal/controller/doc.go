@@ -33,7 +33,7 @@
 // # Concurrency
 //
 // All methods are safe for concurrent use. Rounds, placements, drains, settings and membership changes
-// are serialized by one mutex (work); soft state has its own, never held across a call.
+// are serialized (work); soft state has its own, never held across a call.
 //
 // Files: config.go, controller.go (the loop), propose.go, soft.go (soft state and leases), heartbeat.go,
 // view.go (what the planner sees), plan.go, drain.go (decommission), members.go (controllers), guard.go

@@ -46,8 +46,10 @@ type Drain struct {
 // co-located voter could not be removed; ReasonNoLeader. With dryRun it changes nothing and lists
 // those refusals as blockers.
 func (c *Controller) Decommission(ctx context.Context, ids []cluster.NodeID, reason string, dryRun bool, requestID string) (Drain, error) {
-	c.work.Lock()
-	defer c.work.Unlock()
+	if err := c.lock(ctx); err != nil {
+		return Drain{}, err
+	}
+	defer c.unlock()
 	if _, err := c.Confirm(ctx); err != nil {
 		return Drain{}, err
 	}
@@ -80,8 +82,10 @@ func (c *Controller) Decommission(ctx context.Context, ids []cluster.NodeID, rea
 
 // CancelDecommission clears the draining mark.
 func (c *Controller) CancelDecommission(ctx context.Context, id cluster.NodeID, requestID string) (cluster.Revision, error) {
-	c.work.Lock()
-	defer c.work.Unlock()
+	if err := c.lock(ctx); err != nil {
+		return 0, err
+	}
+	defer c.unlock()
 	if _, err := c.Confirm(ctx); err != nil {
 		return 0, err
 	}

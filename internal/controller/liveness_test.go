@@ -227,6 +227,23 @@ func TestI10ObservationNeverGoesBack(t *testing.T) {
 	}
 }
 
+// TestRegistrationDuringARoundKeepsItsSession: the round's copy of the state is older than the node.
+func TestRegistrationDuringARoundKeepsItsSession(t *testing.T) {
+	inLab(t, 1, func(l *lab) {
+		l.join("a")
+		c := l.leader()
+		before := c.readWorld()
+		l.join("b")
+		c.soft.Lock()
+		c.observeAll(before.nodes, time.Now())
+		e := c.soft.sessions["b"]
+		c.soft.Unlock()
+		if e == nil || !e.heard {
+			t.Fatal("the session of a node that registered meanwhile was forgotten")
+		}
+	})
+}
+
 // TestI8UnknownOutcomeIsNoAnswer: a proposal that was not committed in time is no refusal.
 func TestI8UnknownOutcomeIsNoAnswer(t *testing.T) {
 	inLab(t, 3, func(l *lab) {

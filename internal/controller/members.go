@@ -107,8 +107,10 @@ func (c *Controller) addLearner(ctx context.Context, rec cluster.Controller) err
 // AddController admits a controller as a learner and returns its record and all records. Asking again is
 // harmless. It is promoted by the leader's loop when it has caught up.
 func (c *Controller) AddController(ctx context.Context, name cluster.ControllerName, address string, store cluster.StoreID, requestID string) (cluster.Revision, cluster.Controller, []cluster.Controller, error) {
-	c.work.Lock()
-	defer c.work.Unlock()
+	if err := c.lock(ctx); err != nil {
+		return 0, cluster.Controller{}, nil, err
+	}
+	defer c.unlock()
 	if _, err := c.Confirm(ctx); err != nil {
 		return 0, cluster.Controller{}, nil, err
 	}
@@ -151,8 +153,10 @@ func (c *Controller) memberError(what string, err error) error {
 // RemoveController removes a member behind the guards. When it leads, it hands leadership over and answers
 // ReasonNoLeader: the new leader finishes when asked again.
 func (c *Controller) RemoveController(ctx context.Context, name cluster.ControllerName, force bool) (cluster.Revision, error) {
-	c.work.Lock()
-	defer c.work.Unlock()
+	if err := c.lock(ctx); err != nil {
+		return 0, err
+	}
+	defer c.unlock()
 	if _, err := c.Confirm(ctx); err != nil {
 		return 0, err
 	}

@@ -24,15 +24,17 @@ const memberTick = 500 * time.Millisecond
 // round is one turn of the leader's loop: verdicts, members, plan, departures. It returns when the next one
 // is due at the latest. Errors end it early; the next round starts from the state.
 func (c *Controller) round(ctx context.Context) (time.Duration, error) {
-	c.work.Lock()
-	defer c.work.Unlock()
+	if err := c.lock(ctx); err != nil {
+		return c.cfg.SlowTick, err
+	}
+	defer c.unlock()
 	if _, err := c.Confirm(ctx); err != nil {
 		return c.cfg.SlowTick, err
 	}
 	w := c.readWorld()
 	now := time.Now()
 	c.soft.Lock()
-	c.soft.observeAll(w.nodes, now)
+	c.observeAll(w.nodes, now)
 	c.soft.Unlock()
 	if err := c.verdicts(ctx, w, now); err != nil {
 		return c.cfg.SlowTick, err
@@ -91,7 +93,7 @@ func (c *Controller) holding(w world, now time.Time) bool {
 	}
 	held := false
 	for _, n := range w.nodes {
-		e := s.sessions[n.ID]
+		e := s.of(n.ID)
 		if n.Status == cluster.NodeAlive && (!e.heard || !e.sizes) {
 			held = true
 		}

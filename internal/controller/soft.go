@@ -115,14 +115,32 @@ func (s *soft) observe(n cluster.Node, now time.Time) *session {
 	return e
 }
 
-// observeAll does so for all nodes and forgets those that are gone. The caller holds the lock.
-func (s *soft) observeAll(nodes []cluster.Node, now time.Time) {
-	known := make(map[cluster.NodeID]bool, len(nodes))
+// of returns a node's session, or an empty one of a node that is gone meanwhile. The caller holds the lock.
+func (s *soft) of(id cluster.NodeID) *session {
+	if e := s.sessions[id]; e != nil {
+		return e
+	}
+	return &session{}
+}
+
+// observeAll does so for nodes and forgets the nodes that are gone. The caller holds the soft state's lock.
+//
+// nodes may have been read before a node registered, so absence from it proves nothing: gone is who is not in
+// the state now, and a session is made only after its node is.
+func (c *Controller) observeAll(nodes []cluster.Node, now time.Time) {
+	s := &c.soft
 	for _, n := range nodes {
-		known[n.ID] = true
 		s.observe(n, now)
 	}
-	maps.DeleteFunc(s.sessions, func(id cluster.NodeID, _ *session) bool { return !known[id] })
+	if len(s.sessions) == len(nodes) {
+		return
+	}
+	c.machine.Read(func(r fsm.Reader) {
+		maps.DeleteFunc(s.sessions, func(id cluster.NodeID, _ *session) bool {
+			_, known := r.Node(id)
+			return !known
+		})
+	})
 }
 
 // settling says whether a node that is alive may not receive yet. The caller holds the lock.

@@ -16,8 +16,10 @@ const placeAttempts = 3
 // CreateTopic places a topic's partitions by the planner's rules and creates it in one entry. Errors:
 // ReasonInvalid, ReasonAlreadyExists, ReasonNotFound for the parent, ReasonBlocked when no node may receive.
 func (c *Controller) CreateTopic(ctx context.Context, name string, partitions uint32, parent string, retention time.Duration, requestID string) (cluster.Revision, cluster.Topic, error) {
-	c.work.Lock()
-	defer c.work.Unlock()
+	if err := c.lock(ctx); err != nil {
+		return 0, cluster.Topic{}, err
+	}
+	defer c.unlock()
 	for attempt := 1; ; attempt++ {
 		// C34: a fresh leader places only after its own term's first entry is applied.
 		if _, err := c.Confirm(ctx); err != nil {
@@ -128,8 +130,10 @@ func (c *Controller) partition(topic string, index uint32) (cluster.Assignment, 
 
 // UpdateSettings replaces the settings by what change makes of the present ones.
 func (c *Controller) UpdateSettings(ctx context.Context, change func(cluster.Settings) cluster.Settings, requestID string) (cluster.Revision, cluster.Settings, error) {
-	c.work.Lock()
-	defer c.work.Unlock()
+	if err := c.lock(ctx); err != nil {
+		return 0, cluster.Settings{}, err
+	}
+	defer c.unlock()
 	if _, err := c.Confirm(ctx); err != nil {
 		return 0, cluster.Settings{}, err
 	}

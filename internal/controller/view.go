@@ -77,7 +77,7 @@ func (c *Controller) view(w world, now time.Time, placing bool) planner.View {
 	s := &c.soft
 	s.Lock()
 	defer s.Unlock()
-	s.observeAll(w.nodes, now)
+	c.observeAll(w.nodes, now)
 	delay := w.settings.RebalanceDelay
 	if placing {
 		delay = 0
@@ -88,7 +88,7 @@ func (c *Controller) view(w world, now time.Time, placing bool) planner.View {
 	}
 	dead := map[cluster.NodeID]bool{}
 	for _, n := range w.nodes {
-		e := s.sessions[n.ID]
+		e := s.of(n.ID)
 		alive := n.Status == cluster.NodeAlive
 		dead[n.ID] = !alive
 		v.Nodes = append(v.Nodes, planner.Node{
