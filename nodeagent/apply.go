@@ -2,7 +2,6 @@ package nodeagent
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -119,9 +118,7 @@ func (a *Agent) situation(p cluster.PartitionID) situation {
 		s.assignment = &as
 	}
 	_, s.topic = a.mu.view.Topics[p.Topic]
-	s.arrived = slices.ContainsFunc(a.mu.view.OutcomesOf(p), func(o cluster.Outcome) bool {
-		return o.Destination == a.cfg.NodeID && o.Kind != cluster.OutcomeCancelled
-	})
+	s.arrived = a.mu.view.Arrived(p, a.cfg.NodeID)
 	return s
 }
 

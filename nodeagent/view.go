@@ -6,12 +6,6 @@ import (
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 )
 
-// outcomeKey names an outcome in a view.
-type outcomeKey struct {
-	partition cluster.PartitionID
-	move      cluster.MoveID
-}
-
 // View is the folded watch stream of one node: what it must act on. It is never ahead of the
 // replicated state and may be behind, so nothing is destroyed on its word (I9). The zero value is an
 // empty view at revision zero. Not safe for concurrent use.
@@ -21,7 +15,7 @@ type View struct {
 	Nodes       map[cluster.NodeID]cluster.Node
 	Topics      map[cluster.TopicID]cluster.Topic
 	Assignments map[cluster.PartitionID]cluster.Assignment
-	Outcomes    map[outcomeKey]cluster.Outcome
+	Outcomes    map[cluster.PartitionID]map[cluster.MoveID]cluster.Outcome
 	Settings    cluster.Settings
 }
 
@@ -31,7 +25,7 @@ func NewView() *View {
 		Nodes:       map[cluster.NodeID]cluster.Node{},
 		Topics:      map[cluster.TopicID]cluster.Topic{},
 		Assignments: map[cluster.PartitionID]cluster.Assignment{},
-		Outcomes:    map[outcomeKey]cluster.Outcome{},
+		Outcomes:    map[cluster.PartitionID]map[cluster.MoveID]cluster.Outcome{},
 		Settings:    cluster.DefaultSettings(),
 	}
 }
@@ -93,10 +87,18 @@ func (v *View) fold(c cluster.Change, t *Touched) {
 		delete(v.Assignments, *c.AssignmentRemoved)
 		t.Partitions[*c.AssignmentRemoved] = true
 	case c.Outcome != nil:
-		v.Outcomes[outcomeKey{c.Outcome.Partition, c.Outcome.MoveID}] = *c.Outcome
+		of := v.Outcomes[c.Outcome.Partition]
+		if of == nil {
+			of = map[cluster.MoveID]cluster.Outcome{}
+			v.Outcomes[c.Outcome.Partition] = of
+		}
+		of[c.Outcome.MoveID] = *c.Outcome
 		t.Partitions[c.Outcome.Partition] = true
 	case c.OutcomeRemoved != nil:
-		delete(v.Outcomes, outcomeKey{c.OutcomeRemoved.Partition, c.OutcomeRemoved.MoveID})
+		of := v.Outcomes[c.OutcomeRemoved.Partition]
+		if delete(of, c.OutcomeRemoved.MoveID); len(of) == 0 {
+			delete(v.Outcomes, c.OutcomeRemoved.Partition)
+		}
 		t.Partitions[c.OutcomeRemoved.Partition] = true
 	case c.Settings != nil:
 		v.Settings = *c.Settings
@@ -104,16 +106,14 @@ func (v *View) fold(c cluster.Change, t *Touched) {
 	}
 }
 
-// OutcomesOf returns a partition's outcomes, by move.
-func (v *View) OutcomesOf(p cluster.PartitionID) []cluster.Outcome {
-	var out []cluster.Outcome
-	for k, o := range v.Outcomes {
-		if k.partition == p {
-			out = append(out, o)
+// Arrived reports whether an outcome is recorded by which node became the owner of p.
+func (v *View) Arrived(p cluster.PartitionID, node cluster.NodeID) bool {
+	for _, o := range v.Outcomes[p] {
+		if o.Destination == node && o.Kind != cluster.OutcomeCancelled {
+			return true
 		}
 	}
-	slices.SortFunc(out, func(a, b cluster.Outcome) int { return int(a.MoveID) - int(b.MoveID) })
-	return out
+	return false
 }
 
 // Owned returns the partitions that node owns, in order.
