@@ -99,7 +99,7 @@ func TestConfig(t *testing.T) {
 		t.Errorf("the defaults are refused: %v", err)
 	}
 	err := Config{}.Validate()
-	for _, key := range []string{"ingress_max_bytes", "reroute_after", "batch_bytes", "dispatch_memory", "appends_per_owner",
+	for _, key := range []string{"ingress_bytes", "reroute_after", "batch_bytes", "dispatch_memory", "appends_per_owner",
 		"request_timeout", "visibility_timeout", "max_reservations", "max_groups"} {
 		if err == nil || !strings.Contains(err.Error(), key) {
 			t.Errorf("an empty config's error does not name %s: %v", key, err)

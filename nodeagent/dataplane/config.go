@@ -81,7 +81,7 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s: must be %s", key, allowed))
 		}
 	}
-	check(c.IngressMaxBytes >= 8<<20, "ingress_max_bytes", "at least 8 MiB")
+	check(c.IngressMaxBytes >= 8<<20, "ingress_bytes", "at least 8 MiB")
 	check(c.RerouteAfter >= time.Millisecond && c.RerouteAfter <= time.Minute, "reroute_after", "1ms to 1m")
 	check(c.BatchBytes >= 4<<10 && c.BatchBytes <= 2<<20, "batch_bytes", "4 KiB to 2 MiB")
 	check(c.DispatchMemory >= 1<<20, "dispatch_memory", "at least 1 MiB")

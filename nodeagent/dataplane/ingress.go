@@ -181,8 +181,8 @@ func (in *ingress) accept(chunks []*chunk) error {
 		have := in.mu.total.bytes
 		in.mu.Unlock()
 		e := cluster.Errorf(cluster.ReasonLimit,
-			"the ingress queue holds %d bytes and %d more exceed ingress_max_bytes, %d", have, want.bytes, in.maxBytes)
-		e.Field, e.RetryAfter = "ingress_max_bytes", retryAfter
+			"the ingress queue holds %d bytes and %d more exceed ingress_bytes, %d", have, want.bytes, in.maxBytes)
+		e.Field, e.RetryAfter = "ingress_bytes", retryAfter
 		return e
 	}
 	in.mu.total.add(want)

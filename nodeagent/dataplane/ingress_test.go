@@ -169,6 +169,13 @@ func TestQueueBeyondMemory(t *testing.T) {
 		if step%3 == 0 {
 			in.shed(p)
 		}
+		if step%6 == 0 {
+			again, err := in.take(p, 64<<10)
+			if err != nil || len(again) == 0 || again[0].seq != chunks[0].seq {
+				t.Fatalf("step %d: after shedding %d chunks came, %v; want the same from %d on", step, len(again), err, chunks[0].seq)
+			}
+			chunks = again
+		}
 		if step%2 == 0 && n < 400 {
 			push(n)
 			n++
@@ -217,7 +224,7 @@ func TestFullQueueIsLimit(t *testing.T) {
 		accepted++
 	}
 	e := cluster.AsError(err)
-	if e == nil || e.Reason != cluster.ReasonLimit || e.Field != "ingress_max_bytes" || e.RetryAfter <= 0 || accepted != 7 {
+	if e == nil || e.Reason != cluster.ReasonLimit || e.Field != "ingress_bytes" || e.RetryAfter <= 0 || accepted != 7 {
 		t.Fatalf("after %d MiB: %v (%+v); want LIMIT with retry-after at 8 MiB", accepted, err, e)
 	}
 	// The bound holds over a restart too.

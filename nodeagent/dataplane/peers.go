@@ -86,7 +86,10 @@ func (ps *peers) at(address string) *peer {
 			}
 		}
 	}
-	transport := connecthttp.NewTransport(ps.http, ps.scheme+"://"+address, connecthttp.WithReadMaxBytes(maxPeerMessage))
+	transport := connecthttp.NewTransport(ps.http, ps.scheme+"://"+address,
+		connecthttp.WithReadMaxBytes(maxPeerMessage),
+		// Between agents the processor is scarcer than the network.
+		connecthttp.WithCompressors())
 	p := &peer{client: nodev1connect.NewOwnerServiceClient(connect.NewClient(transport)),
 		slots: make(chan struct{}, ps.slots)}
 	ps.mu.byAddress[address] = p

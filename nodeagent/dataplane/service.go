@@ -200,7 +200,7 @@ func (g *diskGuard) check() error {
 	if g.err != nil || g.last >= g.reserve {
 		return nil
 	}
-	e := cluster.Errorf(cluster.ReasonLimit, "the disk has %d bytes left, disk_reserve is %d", g.last, g.reserve)
-	e.Field, e.RetryAfter = "disk_reserve", retryAfter
+	e := cluster.Errorf(cluster.ReasonLimit, "the disk has %d bytes left, min_disk_free is %d", g.last, g.reserve)
+	e.Field, e.RetryAfter = "min_disk_free", retryAfter
 	return e
 }
