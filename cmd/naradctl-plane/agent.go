@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect/v2"
 	"go.uber.org/zap"
@@ -26,6 +27,7 @@ type agentNode struct {
 	log     *zap.Logger
 	ln      net.Listener
 	address string
+	creds   *credentials // nil for plain HTTP
 	agent   *nodeagent.Agent
 	logs    *partitionlog.Store
 	plane   *dataplane.Service
@@ -33,8 +35,8 @@ type agentNode struct {
 
 // openAgent opens the data directory and wires the parts. Nothing is served or dialled yet. Ownership of
 // ln passes to the agentNode when it succeeds.
-func openAgent(c config.Agent, ln net.Listener, log *zap.Logger) (*agentNode, error) {
-	n := &agentNode{log: log, ln: ln, address: advertised(c.AdvertiseAddress(), ln)}
+func openAgent(c config.Agent, ln net.Listener, creds *credentials, log *zap.Logger) (*agentNode, error) {
+	n := &agentNode{log: log, ln: ln, creds: creds, address: advertised(c.AdvertiseAddress(), ln)}
 	cfg := nodeagent.DefaultConfig()
 	cfg.NodeID = cluster.NodeID(c.NodeID)
 	cfg.DataDir = c.DataDir
@@ -48,6 +50,7 @@ func openAgent(c config.Agent, ln net.Listener, log *zap.Logger) (*agentNode, er
 	var err error
 	n.agent, err = nodeagent.New(cfg, nodeagent.Deps{
 		Log: log,
+		TLS: creds.client(),
 		OpenStore: func(lease store.LeaseCheck) (nodeagent.Store, error) {
 			n.logs, err = partitionlog.Open(partitionlog.Options{
 				Dir: nodeagent.PartitionsDir(c.DataDir), Lease: lease, SegmentBytes: cluster.Bytes(c.SegmentBytes),
@@ -74,8 +77,7 @@ func (n *agentNode) openPlane(c config.Agent) error {
 	cfg.DiskReserve = cluster.Bytes(c.MinDiskFree)
 	cfg.RerouteAfter = c.RerouteAfter
 	router := dataplane.NewRouter()
-	var err error
-	n.plane, err = dataplane.New(cfg, dataplane.Deps{
+	deps := dataplane.Deps{
 		DB:             n.agent.Pebble(),
 		Prefix:         []byte(nodeagent.IngressPrefix),
 		Logs:           dataplane.StoreLogs(n.logs),
@@ -86,8 +88,13 @@ func (n *agentNode) openPlane(c config.Agent) error {
 		DiskFree:       diskFree(c.DataDir),
 		WireError:      apierr.ToConnect,
 		Logger:         n.log,
-	})
-	if err != nil {
+		Scheme:         n.creds.scheme(),
+	}
+	if n.creds != nil {
+		deps.HTTPClient = &http.Client{Transport: n.creds.http1(2*time.Second, cfg.AppendsPerOwner)}
+	}
+	var err error
+	if n.plane, err = dataplane.New(cfg, deps); err != nil {
 		return fmt.Errorf("open the ingress queue: %w", err)
 	}
 	n.agent.Attach(nodeagent.Plane{
@@ -131,7 +138,7 @@ func (n *agentNode) run(ctx context.Context, metrics http.Handler, started func(
 	if err != nil {
 		return errors.Join(err, n.ln.Close(), n.agent.Close())
 	}
-	web := serveHTTP(n.ln, handler, n.log)
+	web := serveHTTP(n.ln, handler, n.creds, n.log)
 	started()
 	life, end := context.WithCancel(ctx)
 	defer end()
@@ -165,11 +172,15 @@ func (n *agentNode) run(ctx context.Context, metrics http.Handler, started func(
 
 // runAgent is the agent daemon.
 func runAgent(ctx context.Context, d *daemonEnv, c config.Config) error {
+	creds, err := loadCredentials(c.TLS)
+	if err != nil {
+		return withCode(codeUsage, err)
+	}
 	ln, err := listen("agent.listen", c.Agent.Listen)
 	if err != nil {
 		return err
 	}
-	n, err := openAgent(c.Agent, ln, d.Log)
+	n, err := openAgent(c.Agent, ln, creds, d.Log)
 	if err != nil {
 		return errors.Join(startRefused("agent", c.Agent.DataDir, err), ln.Close())
 	}
@@ -181,7 +192,7 @@ func runAgent(ctx context.Context, d *daemonEnv, c config.Config) error {
 		d.announce("agent %s listening on %s, advertised as %s", c.Agent.NodeID, ln.Addr(), n.address)
 		d.Log.Info("agent started", zap.String("node", c.Agent.NodeID), zap.String("listen", ln.Addr().String()),
 			zap.String("advertise", n.address), zap.String("data_dir", c.Agent.DataDir), zap.Strings("controllers", c.Agent.Controllers))
-		notify = notifyReady(d.Log, "serving on "+n.address, selfCheck(ln))
+		notify = notifyReady(d.Log, "serving on "+n.address, selfCheck(ln, n.address, creds))
 		context.AfterFunc(ctx, notify.stopping)
 	})
 	if errors.Is(err, nodeagent.ErrRemoved) {

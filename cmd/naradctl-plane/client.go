@@ -34,19 +34,16 @@ type clients struct {
 	planev1connect.TopicServiceClient
 }
 
-// httpClient is for calls of the command line tool.
-var httpClient = &http.Client{Transport: &http.Transport{
-	DialContext:         (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
-	MaxIdleConnsPerHost: 4,
-	IdleConnTimeout:     30 * time.Second,
-}}
-
-func connectTo(address string) *connect.Client {
-	return connect.NewClient(connecthttp.NewTransport(httpClient, "http://"+address))
+// connectTo returns a client for one address. Connections are kept for the life of the command.
+func (a *app) connectTo(address string) *connect.Client {
+	if a.http == nil {
+		a.http = &http.Client{Transport: a.creds.http1(2*time.Second, 4)}
+	}
+	return connect.NewClient(connecthttp.NewTransport(a.http, a.creds.scheme()+"://"+address))
 }
 
-func newClients(address string) clients {
-	c := connectTo(address)
+func (a *app) newClients(address string) clients {
+	c := a.connectTo(address)
 	return clients{
 		address:              address,
 		ClusterServiceClient: planev1connect.NewClusterServiceClient(c),
@@ -54,8 +51,8 @@ func newClients(address string) clients {
 	}
 }
 
-func newDataClient(address string) nodev1connect.DataServiceClient {
-	return nodev1connect.NewDataServiceClient(connectTo(address))
+func (a *app) newDataClient(address string) nodev1connect.DataServiceClient {
+	return nodev1connect.NewDataServiceClient(a.connectTo(address))
 }
 
 // requestID names a mutation, so that repeating it elsewhere after an unknown outcome does nothing twice.
@@ -76,7 +73,7 @@ func call[T any](ctx context.Context, a *app, fn func(context.Context, clients) 
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	return eachAddress(ctx, a.addrs, "controller", func(ctx context.Context, address string) (T, error) {
-		return fn(ctx, newClients(address))
+		return fn(ctx, a.newClients(address))
 	})
 }
 

@@ -32,6 +32,7 @@ type controllerNode struct {
 	cfg     config.Controller
 	log     *zap.Logger
 	meter   metric.Meter // nil for none
+	creds   *credentials // nil for plain HTTP
 	ln      net.Listener
 	address string
 	node    *etcdraft.Node
@@ -43,15 +44,15 @@ type controllerNode struct {
 
 // openController locks and reads the data directory, and lets a fresh one join when it is told to.
 // Ownership of ln passes to the controllerNode when it succeeds.
-func openController(ctx context.Context, c config.Controller, ln net.Listener, log *zap.Logger, meter metric.Meter) (*controllerNode, error) {
-	n := &controllerNode{cfg: c, log: log, meter: meter, ln: ln, address: advertised(c.AdvertiseAddress(), ln)}
+func openController(ctx context.Context, c config.Controller, ln net.Listener, creds *credentials, log *zap.Logger, meter metric.Meter) (*controllerNode, error) {
+	n := &controllerNode{cfg: c, log: log, meter: meter, creds: creds, ln: ln, address: advertised(c.AdvertiseAddress(), ln)}
 	cfg := n.consensusConfig()
 	node, err := etcdraft.New(cfg, log)
 	if err != nil {
 		return nil, err
 	}
 	if len(c.Join) > 0 && !node.Initialized() {
-		if cfg.Join, err = askToJoin(ctx, c, n.address, node.StoreID()); err != nil {
+		if cfg.Join, err = askToJoin(ctx, c, creds, n.address, node.StoreID()); err != nil {
 			return nil, errors.Join(err, node.Close())
 		}
 		// The directory's identity had to be known first.
@@ -79,6 +80,10 @@ func (n *controllerNode) consensusConfig() etcdraft.Config {
 		TickInterval:     c.Tick,
 		ElectionTicks:    c.ElectionTicks,
 		HeartbeatTicks:   c.HeartbeatTicks,
+		Scheme:           n.creds.scheme(),
+	}
+	if n.creds != nil {
+		cfg.RoundTripper = n.creds.http1(c.Tick*time.Duration(c.ElectionTicks), 4)
 	}
 	for _, p := range c.ParsePeers() {
 		cfg.InitialMembers = append(cfg.InitialMembers, etcdraft.Peer{Name: string(p.Name), Address: p.Address})
@@ -106,7 +111,7 @@ func (n *controllerNode) answerWith(h http.Handler) { n.inner.Store(&h) }
 // called when the listener serves, which is before there is a leader.
 func (n *controllerNode) run(ctx context.Context, metrics http.Handler, started func()) error {
 	n.answerWith(waitingHandler("the other first controllers were not all reached yet"))
-	web := serveHTTP(n.ln, n.handler(metrics), n.log)
+	web := serveHTTP(n.ln, n.handler(metrics), n.creds, n.log)
 	started()
 	backend, err := n.node.Start(ctx, stateMachine{n.machine})
 	if err != nil {
@@ -114,7 +119,10 @@ func (n *controllerNode) run(ctx context.Context, metrics http.Handler, started 
 		return errors.Join(err, n.node.Close(), n.machine.Close())
 	}
 	lead := controller.New(n.leaderConfig(cluster.ClusterID(backend.ClusterID())), backend, n.machine, n.log)
-	server, err := api.New(api.Deps{Controller: lead, Backend: backend, Machine: n.machine, Logger: n.log})
+	server, err := api.New(api.Deps{
+		Controller: lead, Backend: backend, Machine: n.machine, Logger: n.log,
+		Forward: n.creds.http2(), Scheme: n.creds.scheme(),
+	})
 	if err != nil {
 		web.stop(context.WithoutCancel(ctx))
 		return errors.Join(err, backend.Stop(), n.machine.Close())
@@ -176,11 +184,15 @@ func handOver(ctx context.Context, b consensus.Backend, log *zap.Logger) {
 
 // runController is the controller daemon.
 func runController(ctx context.Context, d *daemonEnv, c config.Config) error {
+	creds, err := loadCredentials(c.TLS)
+	if err != nil {
+		return withCode(codeUsage, err)
+	}
 	ln, err := listen("controller.listen", c.Controller.Listen)
 	if err != nil {
 		return err
 	}
-	n, err := openController(ctx, c.Controller, ln, d.Log, d.Meters.Meter("naradplane"))
+	n, err := openController(ctx, c.Controller, ln, creds, d.Log, d.Meters.Meter("naradplane"))
 	if err != nil {
 		return errors.Join(startRefused("controller", c.Controller.DataDir, err), ln.Close())
 	}
@@ -188,7 +200,7 @@ func runController(ctx context.Context, d *daemonEnv, c config.Config) error {
 		d.announce("controller %s listening on %s, advertised as %s", c.Controller.Name, ln.Addr(), n.address)
 		d.Log.Info("controller started", zap.String("name", c.Controller.Name), zap.String("listen", ln.Addr().String()),
 			zap.String("advertise", n.address), zap.String("data_dir", c.Controller.DataDir), zap.Strings("peers", c.Controller.Peers))
-		notify := notifyReady(d.Log, "serving on "+n.address, selfCheck(ln))
+		notify := notifyReady(d.Log, "serving on "+n.address, selfCheck(ln, n.address, creds))
 		context.AfterFunc(ctx, notify.stopping)
 	})
 	switch {

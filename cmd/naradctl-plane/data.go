@@ -60,7 +60,7 @@ func ask[T any](ctx context.Context, a *app, agents []string, fn func(context.Co
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	return eachAddress(ctx, agents, "agent", func(ctx context.Context, address string) (T, error) {
-		return fn(ctx, newDataClient(address))
+		return fn(ctx, a.newDataClient(address))
 	})
 }
 

@@ -141,7 +141,7 @@ func (d *dev) addControllers(ctx context.Context) error {
 		if d.controllers > 1 {
 			c.Peers = peers
 		}
-		n, err := openController(ctx, c, ln, d.Log.With(zap.String("controller", c.Name)), nil)
+		n, err := openController(ctx, c, ln, nil, d.Log.With(zap.String("controller", c.Name)), nil)
 		if err != nil {
 			return startRefused("controller", c.DataDir, err)
 		}
@@ -163,7 +163,7 @@ func (d *dev) addAgents() error {
 		c.Listen, c.Advertise = ln.Addr().String(), ""
 		c.DataDir = filepath.Join(d.dataDir, c.NodeID)
 		c.Controllers = d.addresses
-		n, err := openAgent(c, ln, d.Log.With(zap.String("agent", c.NodeID)))
+		n, err := openAgent(c, ln, nil, d.Log.With(zap.String("agent", c.NodeID)))
 		if errors.Is(err, nodeagent.ErrRemoved) {
 			d.announce("%s was decommissioned in an earlier run and stays away (its data: %s)", c.NodeID, c.DataDir)
 			if err := ln.Close(); err != nil {

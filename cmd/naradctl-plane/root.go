@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/naradctl/naradctl-plane/internal/config"
 )
 
 // version is set by the linker in released binaries.
@@ -23,6 +26,9 @@ type app struct {
 	addrs          []string
 	timeout        time.Duration
 	timeoutSet     bool
+	tls            config.TLS
+	creds          *credentials // nil for plain HTTP
+	http           *http.Client // made by the first call
 }
 
 // execute runs the program and returns its exit code. Errors are printed once, here.
@@ -97,6 +103,7 @@ func (a *app) clientFlags(cmd *cobra.Command) {
 	f := cmd.PersistentFlags()
 	f.StringSliceVar(&a.addrs, "addr", addrs, "host:port of controllers, comma-separated; each is tried (environment: NARADPLANE_ADDR)")
 	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "limit of the whole command; commands that wait or follow have none unless it is given")
+	a.credentialsFlags(f.StringVar)
 	a.outputFlag(cmd)
 }
 
@@ -114,6 +121,9 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	}
 	if cmd.Flags().Lookup("output") != nil && !slices.Contains([]string{"table", "wide", "json", "yaml"}, a.output) {
 		return withCode(codeUsage, fmt.Errorf("--output %q: must be table, wide, json or yaml", a.output))
+	}
+	if cmd.Flags().Lookup("addr") != nil {
+		return a.dialCredentials()
 	}
 	return nil
 }

@@ -50,19 +50,24 @@ func advertised(configured string, ln net.Listener) string {
 	return net.JoinHostPort(host, port)
 }
 
-// newHTTPServer serves HTTP/1.1 and HTTP/2 without TLS. There is no WriteTimeout: it would cut watch
+// newHTTPServer serves HTTP/1.1 and HTTP/2, over TLS when there are credentials. There is no WriteTimeout: it would cut watch
 // streams; those set a deadline for each message.
-func newHTTPServer(handler http.Handler, log *zap.Logger) *http.Server {
+func newHTTPServer(handler http.Handler, creds *credentials, log *zap.Logger) *http.Server {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
-	p.SetUnencryptedHTTP2(true)
-	return &http.Server{
+	p.SetHTTP2(creds != nil)
+	p.SetUnencryptedHTTP2(creds == nil)
+	s := &http.Server{
 		Handler:           jsonByDefault(handler),
 		Protocols:         p,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          zap.NewStdLog(log.Named("http")),
 	}
+	if creds != nil {
+		s.TLSConfig = creds.server()
+	}
+	return s
 }
 
 // readiness says why a daemon is not ready; nothing when it is.
@@ -108,11 +113,15 @@ type httpService struct {
 	failed chan error // closed when Serve has ended; holds its error, if any
 }
 
-func serveHTTP(ln net.Listener, handler http.Handler, log *zap.Logger) *httpService {
-	s := &httpService{server: newHTTPServer(handler, log), failed: make(chan error, 1)}
+func serveHTTP(ln net.Listener, handler http.Handler, creds *credentials, log *zap.Logger) *httpService {
+	s := &httpService{server: newHTTPServer(handler, creds, log), failed: make(chan error, 1)}
 	go func() {
 		defer close(s.failed)
-		if err := s.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		serve := s.server.Serve
+		if creds != nil {
+			serve = func(ln net.Listener) error { return s.server.ServeTLS(ln, "", "") }
+		}
+		if err := serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			s.failed <- fmt.Errorf("serve %s: %w", ln.Addr(), err)
 		}
 	}()
@@ -170,10 +179,18 @@ func notifyReady(log *zap.Logger, status string, alive func() bool) *notifier {
 
 // selfCheck asks the daemon's own listener, as a client would: a process that does not accept and answer is
 // as good as dead, whatever its goroutines do.
-func selfCheck(ln net.Listener) func() bool {
-	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+//
+// The name in the URL is the advertised one, which the certificate has; the connection goes to the listener.
+func selfCheck(ln net.Listener, advertised string, creds *credentials) func() bool {
+	transport := creds.http1(2*time.Second, 1)
+	transport.DisableKeepAlives = true
+	transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, network, ln.Addr().String())
+	}
+	client := &http.Client{Timeout: 2 * time.Second, Transport: transport}
 	return func() bool {
-		resp, err := client.Get("http://" + ln.Addr().String() + "/healthz")
+		resp, err := client.Get(creds.scheme() + "://" + advertised + "/healthz")
 		if err != nil {
 			return false
 		}

@@ -11,12 +11,23 @@ import (
 // Config is everything that is read at start. Each field's tags are its key and its description; the
 // description ends up in the sample file and in the help of its flag.
 type Config struct {
-	Insecure   bool       `mapstructure:"insecure" desc:"Permit a listen address that other hosts can reach. The daemons neither encrypt nor authenticate: only on a network that you trust."`
+	Insecure   bool       `mapstructure:"insecure" desc:"Permit a listen address that other hosts can reach although tls is not set: only on a network that you trust."`
+	TLS        TLS        `mapstructure:"tls" desc:"Mutual TLS between all parts, with one private authority. All three files, on all of them, or none. Whoever has a certificate of that authority may do everything."`
 	Log        Log        `mapstructure:"log" desc:"Logs go to standard error."`
 	Telemetry  Telemetry  `mapstructure:"telemetry" desc:"Metrics are on /metrics of each daemon; these keys push them, and traces, elsewhere too."`
 	Controller Controller `mapstructure:"controller" desc:"Used by naradctl-plane controller."`
 	Agent      Agent      `mapstructure:"agent" desc:"Used by naradctl-plane agent."`
 }
+
+// TLS names the files of a part's credentials.
+type TLS struct {
+	Cert string `mapstructure:"cert" desc:"Certificate in PEM, for serving and for dialling; it names the advertised host. Read again when it changes."`
+	Key  string `mapstructure:"key" desc:"The certificate's key in PEM. Read again when it changes."`
+	CA   string `mapstructure:"ca" desc:"Certificates of the authority in PEM. Read at start."`
+}
+
+// Enabled reports whether TLS is asked for.
+func (t TLS) Enabled() bool { return t != TLS{} }
 
 // Log says what is logged and how.
 type Log struct {

@@ -149,6 +149,9 @@ func (c Config) common(f *faults) {
 	if !slices.Contains([]string{"json", "console"}, c.Log.Format) {
 		f.add("log.format", "must be json or console, is %q", c.Log.Format)
 	}
+	if t := c.TLS; t.Enabled() && (t.Cert == "" || t.Key == "" || t.CA == "") {
+		f.add("tls", "needs all of tls.cert, tls.key and tls.ca, or none")
+	}
 	if e := c.Telemetry.OTLPEndpoint; e != "" {
 		if u, err := url.Parse(e); err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
 			f.add("telemetry.otlp_endpoint", "must be an http or https URL, is %q", e)
@@ -169,9 +172,9 @@ func (c Config) addresses(f *faults, section, listen, advertise string) {
 		f.add(section+".listen", "%q is not host:port", listen)
 		return
 	}
-	if !loopback(host) && !c.Insecure {
-		f.add(section+".listen", "%s can be reached by other hosts, and the daemons do not encrypt or authenticate; "+
-			"set insecure: true if the network is trusted, or listen on loopback", listen)
+	if !loopback(host) && !c.Insecure && !c.TLS.Enabled() {
+		f.add(section+".listen", "%s can be reached by other hosts and tls is not set; "+
+			"set tls.cert, tls.key and tls.ca, or insecure: true if the network is trusted, or listen on loopback", listen)
 	}
 	if advertise == "" {
 		if unspecified(host) {
