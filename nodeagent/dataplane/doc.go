@@ -38,7 +38,8 @@
 // Service and Router are safe for concurrent use. Each partition with something to deliver has one
 // goroutine, which Run waits for.
 //
-// Files: service.go (wiring), config.go, router.go, chunk.go (queue entries), ingress.go and queue.go
-// (durable queue), decide.go (pure), dispatcher.go, peers.go, produce.go, consume.go and receipts.go
-// (client side), owner.go and owned.go (owner side), reservations.go (pure).
+// Files: service.go (wiring), logs.go and storelogs.go (what is needed of partition logs), config.go,
+// router.go, chunk.go (queue entries), ingress.go and queue.go (durable queue), decide.go (pure),
+// dispatcher.go, peers.go, produce.go, consume.go, ack.go and receipts.go (client side), owner.go, owned.go
+// and settle.go (owner side), reservations.go (pure).
 package dataplane
