@@ -224,7 +224,7 @@ func TestC43CoLocatedVoterLeavesBehindTheGuards(t *testing.T) {
 	inLab(t, 4, func(l *lab) {
 		l.join("b", "c")
 		l.register("a", 1, "ctl-1")
-		l.agents["a"] = &agent{incarnation: 1, address: address("a"), report: Report{DiskTotal: disk, DiskFree: disk / 2, SizesComplete: true, IngressClosed: true}}
+		l.put("a", &agent{incarnation: 1, address: address("a"), report: Report{DiskTotal: disk, DiskFree: disk / 2, SizesComplete: true, IngressClosed: true}})
 		l.pass(4 * time.Second)
 		if _, err := l.drain("a"); err != nil {
 			t.Fatal(err)
@@ -250,7 +250,7 @@ func TestC43GuardHoldsWhenItMatters(t *testing.T) {
 	inLab(t, 4, func(l *lab) {
 		l.join("b", "c")
 		l.register("a", 1, "ctl-4")
-		l.agents["a"] = &agent{incarnation: 1, address: address("a"), report: Report{DiskTotal: disk, DiskFree: disk / 2, SizesComplete: true}}
+		l.put("a", &agent{incarnation: 1, address: address("a"), report: Report{DiskTotal: disk, DiskFree: disk / 2, SizesComplete: true}})
 		l.pass(4 * time.Second)
 		if _, err := l.drain("a"); err != nil {
 			t.Fatal(err)

@@ -125,6 +125,12 @@ func (l *lab) agent(id cluster.NodeID, change func(a *agent)) {
 	change(l.agents[id])
 }
 
+func (l *lab) put(id cluster.NodeID, a *agent) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.agents[id] = a
+}
+
 const disk = 1 << 40
 
 // join registers agents and lets them send heartbeats with half-full disks.
@@ -132,9 +138,7 @@ func (l *lab) join(ids ...cluster.NodeID) {
 	l.t.Helper()
 	for _, id := range ids {
 		l.register(id, 1, "")
-		l.mu.Lock()
-		l.agents[id] = &agent{incarnation: 1, address: address(id), report: Report{DiskTotal: disk, DiskFree: disk / 2, SizesComplete: true}}
-		l.mu.Unlock()
+		l.put(id, &agent{incarnation: 1, address: address(id), report: Report{DiskTotal: disk, DiskFree: disk / 2, SizesComplete: true}})
 	}
 	l.beat()
 	synctest.Wait()
