@@ -315,6 +315,8 @@ func (w *modelWorld) actions() map[string]func(*rapid.T) {
 		"source too": finish,
 		"dest":       func(t *rapid.T) { w.runDest(); w.finishDest(fate(t)) },
 		"dest too":   func(t *rapid.T) { w.runDest(); w.finishDest(fate(t)) },
+		"rush":       w.rush,
+		"rush too":   w.rush,
 		"set target": func(*rapid.T) { w.setTarget() },
 		"cancel": func(t *rapid.T) {
 			if w.plane.move != 0 && rapid.IntRange(0, 3).Draw(t, "really") == 0 {
@@ -339,15 +341,20 @@ func (w *modelWorld) actions() map[string]func(*rapid.T) {
 		},
 		"watch a": func(*rapid.T) { w.watchSource() },
 		"watch b": func(*rapid.T) { w.watchDest() },
-		"crash a": func(*rapid.T) {
-			if w.a.up {
+		"crash a": func(t *rapid.T) {
+			if w.a.up && rapid.IntRange(0, 2).Draw(t, "really") == 0 {
 				w.log("a crashes")
 				w.crashSource()
 			}
 		},
 		"boot a":     func(*rapid.T) { w.bootIfDown() },
 		"register a": func(*rapid.T) { w.registerIfDue() },
-		"crash b":    func(*rapid.T) { w.log("b crashes"); w.crashDest() },
+		"crash b": func(t *rapid.T) {
+			if rapid.IntRange(0, 2).Draw(t, "really") == 0 {
+				w.log("b crashes")
+				w.crashDest()
+			}
+		},
 		"lease ends": func(*rapid.T) { w.a.lease = false },
 		"heartbeat":  func(*rapid.T) { w.heartbeat() },
 		"verdict": func(*rapid.T) {
@@ -357,6 +364,25 @@ func (w *modelWorld) actions() map[string]func(*rapid.T) {
 				w.seeSource()
 			}
 		},
+	}
+}
+
+// rush goes some way without a fault, so that the late phases are reached often; the last command's answer may
+// be lost.
+func (w *modelWorld) rush(t *rapid.T) {
+	w.bootIfDown()
+	w.registerIfDue()
+	for range rapid.IntRange(1, 14).Draw(t, "steps") {
+		w.runDest()
+		for _, m := range w.sourceMoves() {
+			w.finishSource(m, 0)
+		}
+		_, flip := w.b.flying.(move.CompleteMove)
+		if flip && rapid.Bool().Draw(t, "lost") {
+			w.finishDest(2)
+			return
+		}
+		w.finishDest(0)
 	}
 }
 
