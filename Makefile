@@ -41,6 +41,7 @@ unit: ## unit, script and property tests with the race detector
 
 .PHONY: cluster
 cluster: build build-faults ## tests on real processes
+	CLUSTER_TEST_RELEASE=$(CURDIR)/$(BIN)/naradctl-plane CLUSTER_TEST_FAULTS=$(CURDIR)/$(BIN)/naradctl-plane-faults \
 	$(GO) test -count=1 -timeout 25m ./test/cluster/... ./test/demo/...
 
 .PHONY: bench

@@ -366,7 +366,7 @@ func (j Journal) Load(prefix string) (map[string][]byte, error) {
 }
 
 // PartitionsDir is where the partition store of a data directory lives.
-func PartitionsDir(dataDir string) string { return filepath.Join(dataDir, "partitions") }
+func PartitionsDir(dataDir string) string { return filepath.Join(dataDir, "store") }
 
 // cachedView is a View as it is kept for a start without a control plane.
 type cachedView struct {

@@ -17,12 +17,15 @@ import (
 	"github.com/naradctl/naradctl-plane/test/harness"
 )
 
-// binaries are built once for all tests.
-var binaries struct{ release, faults string }
+// binaries are built once for all tests, or named by the environment (make cluster does).
+var binaries = struct{ release, faults string }{os.Getenv("CLUSTER_TEST_RELEASE"), os.Getenv("CLUSTER_TEST_FAULTS")}
 
 func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
 
 func buildAndRun(m *testing.M) int {
+	if binaries.release != "" && binaries.faults != "" {
+		return m.Run()
+	}
 	dir, err := os.MkdirTemp("", "naradctl-plane-test-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -108,13 +111,26 @@ func (e *env) logTails() {
 	}
 }
 
-// topic creates a topic and pauses rebalancing, so that a test's own moves are the only ones.
+// topic creates a topic, waits until it is open everywhere, and pauses rebalancing, so that a test's own moves are the only
+// changes.
 func (e *env) topic(name string, partitions uint32) *planev1.Topic {
 	e.Helper()
-	t, err := e.cluster.API.CreateTopic(e.ctx, name, partitions, "")
-	e.must(err)
 	paused := true
 	e.must(e.cluster.API.UpdateSettings(e.ctx, &planev1.Settings{RebalancePaused: &paused}))
+	t, err := e.cluster.API.CreateTopic(e.ctx, name, partitions, "")
+	e.must(err)
+	e.must(harness.Poll(e.ctx, name+" is open", func() error {
+		as, err := e.cluster.API.Assignments(e.ctx, name)
+		if err != nil {
+			return err
+		}
+		for _, a := range as {
+			if !a.GetOpened() {
+				return fmt.Errorf("it is %v", a)
+			}
+		}
+		return nil
+	}))
 	return t
 }
 
@@ -196,7 +212,7 @@ func (e *env) diesAt(process, record string) {
 	e.must(p.Start())
 }
 
-// owner returns the present assignment of a partition.
+// assignment returns the present assignment of a partition.
 func (e *env) assignment(topic string, index uint32) *planev1.Assignment {
 	e.Helper()
 	as, err := e.cluster.API.Assignments(e.ctx, topic)
@@ -229,9 +245,9 @@ func (e *env) moved(topic string, index uint32, to string) {
 	}))
 }
 
-// reclaimed waits until no stale copy of the topic is left on disk.
+// copiesOnDisk lists the agents' directories of a partition.
 func (e *env) copiesOnDisk(topic *planev1.Topic, index uint32) []string {
-	files, err := filepath.Glob(filepath.Join(e.cluster.Dir, "agent-*", "partitions", fmt.Sprint(topic.GetTopicId()), fmt.Sprint(index)))
+	files, err := filepath.Glob(filepath.Join(e.cluster.Dir, "agent-*", "store", "partitions", fmt.Sprint(topic.GetTopicId()), fmt.Sprint(index)))
 	e.must(err)
 	return files
 }

@@ -25,7 +25,7 @@ func (d *demo) dropRecord(ctx context.Context) error {
 	single := harness.NewLoad(d.ledger, d.cluster.AgentAddresses()[1:])
 	single.Produce(ctx, harness.Producer{Topic: topicEmpty, Batch: 1, Size: 100, Records: 1, Key: func(uint64) []byte { return []byte("k") }})
 	single.WaitProducers()
-	pattern := filepath.Join(d.dir, "agent-*", "partitions", strconv.FormatUint(d.topicID[topicEmpty], 10), "*", "*.log")
+	pattern := filepath.Join(d.dir, "agent-*", "store", "partitions", strconv.FormatUint(d.topicID[topicEmpty], 10), "*", "*.log")
 	var file string
 	err := harness.Poll(ctx, "the record is in a log", func() error {
 		files, err := filepath.Glob(pattern)

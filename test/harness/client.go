@@ -101,20 +101,6 @@ func Call[T any](ctx context.Context, a *API, fn func(context.Context, Clients) 
 	}
 }
 
-// WaitLeader waits until a mutation would be accepted.
-func (a *API) WaitLeader(ctx context.Context) error {
-	return Poll(ctx, "a controller leads", func() error {
-		s, err := a.Status(ctx)
-		if err != nil {
-			return err
-		}
-		if s.GetLeader() == "" {
-			return errors.New("no leader")
-		}
-		return nil
-	})
-}
-
 // Status returns the cluster's status.
 func (a *API) Status(ctx context.Context) (*planev1.GetClusterStatusResponse, error) {
 	return Call(ctx, a, func(ctx context.Context, c Clients) (*planev1.GetClusterStatusResponse, error) {

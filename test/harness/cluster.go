@@ -97,7 +97,20 @@ func (c *Cluster) Start(ctx context.Context) error {
 			return err
 		}
 	}
-	return c.API.WaitLeader(ctx)
+	return Poll(ctx, "a controller leads", func() error {
+		for _, p := range c.Controllers {
+			if !p.Running() {
+				return Fatal(fmt.Errorf("%s ended: %v\n%s", p.Name, p.Err(), p.LogTail(2000)))
+			}
+		}
+		attempt, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		s, err := c.API.Status(attempt)
+		if err == nil && s.GetLeader() == "" {
+			err = errors.New("no leader")
+		}
+		return err
+	})
 }
 
 // AddController prepares and starts a controller that joins.
@@ -118,8 +131,11 @@ func (c *Cluster) AddAgent(ctx context.Context, name string, extra ...string) (*
 	if err != nil {
 		return nil, err
 	}
-	p.Args = slices.Concat([]string{"agent", "--node-id", name, "--listen", p.Address, "--data-dir", filepath.Join(c.Dir, name),
-		"--controllers", strings.Join(c.ControllerAddresses(), ",")}, extra, c.AgentArgs)
+	if !slices.Contains(extra, "--controllers") {
+		extra = append(extra, "--controllers", strings.Join(c.ControllerAddresses(), ","))
+	}
+	p.Args = slices.Concat([]string{"agent", "--node-id", name, "--listen", p.Address, "--data-dir", filepath.Join(c.Dir, name)},
+		extra, c.AgentArgs)
 	c.Agents = append(c.Agents, p)
 	if err := p.Start(); err != nil {
 		return nil, err
