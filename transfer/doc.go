@@ -24,7 +24,7 @@
 //	                                           when declared dead, before a new incarnation is taken
 //	  Registered()                             the session is accepted: every fenced move is read and resolved
 //	  Observe(cluster.Assignment)              an assignment of a marked partition
-//	  Owned(p cluster.PartitionID, epoch cluster.Epoch)      opens or re-stamps an owned, unmarked partition's epoch
+//	  Owned(p, epoch) error                    opens an owned partition, or tells an open one its epoch
 //	  Ended() []Marker                         markers whose moves ended flipped or forced: what Reclaimer works on
 //	  Close()
 //	Reclaimer{…}.Step(ctx, Marker) (done bool, retryAfter time.Duration, err error)
@@ -40,6 +40,7 @@
 // Concurrency: each move and each marked partition has one goroutine that owns its state; others send to
 // it. Close waits for all.
 //
-// Files: transfer.go (what others implement), mover.go, run.go, effects.go, pull.go, reconcile.go
-// (destination), source.go, outbound.go, serve.go (source), reclaim.go, salvage.go, convert.go.
+// Files: transfer.go (what others implement), common.go, convert.go; mover.go, run.go, effects.go, resolve.go,
+// reconcile.go, pull.go (destination); source.go, outbound.go, serve.go, marker.go, promoted.go (source);
+// reclaim.go (reclaim and salvage).
 package transfer

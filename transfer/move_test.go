@@ -121,7 +121,7 @@ func TestMoveUnderLoad(t *testing.T) {
 
 // C23: empty partitions, and partitions of which nothing was ever written, move like others, and fast.
 func TestC23EmptyPartitions(t *testing.T) {
-	const n = 300
+	const n = 100
 	p, a, b, topic := pair(t, n)
 	start := time.Now()
 	for i := range n {
