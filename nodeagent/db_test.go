@@ -183,7 +183,7 @@ func TestViewCacheRoundTrip(t *testing.T) {
 }
 
 func TestPartitionsDirIsInsideTheDataDirectory(t *testing.T) {
-	if got := PartitionsDir("/d"); got != filepath.Join("/d", "partitions") {
+	if got := PartitionsDir("/d"); got != filepath.Join("/d", "store") {
 		t.Fatal(got)
 	}
 }

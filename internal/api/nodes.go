@@ -245,13 +245,16 @@ func (s nodeService) CompleteMove(ctx context.Context, req *planev1.CompleteMove
 	if err != nil {
 		return nil, fail(err)
 	}
+	if err := hitFlip(faults.LeaderFlipAsked, req); err != nil {
+		return nil, lostReply(err)
+	}
 	r, err := s.propose(ctx, &storagev1.Command{Command: &storagev1.Command_CompleteMove{CompleteMove: &storagev1.CompleteMove{
 		Partition: ref, MoveId: req.GetMoveId(), Handoff: req.GetHandoff(), Nonce: req.GetNonce(),
 	}}})
 	if err != nil {
 		return nil, fail(err)
 	}
-	if err := flipApplied(req.GetTopicId(), req.GetIndex(), req.GetMoveId()); err != nil {
+	if err := hitFlip(faults.LeaderFlipApplied, req); err != nil {
 		return nil, lostReply(err)
 	}
 	res := &planev1.CompleteMoveResponse{Revision: uint64(r.Revision)}
@@ -261,8 +264,15 @@ func (s nodeService) CompleteMove(ctx context.Context, req *planev1.CompleteMove
 	return res, nil
 }
 
-func flipApplied(topic uint64, index uint32, move uint64) error {
-	return faults.Hit(faults.Event{Point: faults.LeaderFlipApplied, TopicID: topic, Index: index, MoveID: move})
+// flipRequest is a request to flip, with or without a handoff.
+type flipRequest interface {
+	GetTopicId() uint64
+	GetIndex() uint32
+	GetMoveId() uint64
+}
+
+func hitFlip(point string, req flipRequest) error {
+	return faults.Hit(faults.Event{Point: point, TopicID: req.GetTopicId(), Index: req.GetIndex(), MoveID: req.GetMoveId()})
 }
 
 func (s nodeService) ForceCompleteMove(ctx context.Context, req *planev1.ForceCompleteMoveRequest) (*planev1.ForceCompleteMoveResponse, error) {
@@ -280,7 +290,7 @@ func (s nodeService) ForceCompleteMove(ctx context.Context, req *planev1.ForceCo
 	if err != nil {
 		return nil, fail(err)
 	}
-	if err := flipApplied(req.GetTopicId(), req.GetIndex(), req.GetMoveId()); err != nil {
+	if err := hitFlip(faults.LeaderFlipApplied, req); err != nil {
 		return nil, lostReply(err)
 	}
 	res := &planev1.ForceCompleteMoveResponse{Revision: uint64(r.Revision)}
