@@ -73,6 +73,9 @@ func (d *demo) run(ctx context.Context) (*verdict, error) {
 	defer stopConsumers()
 	err := d.stages(ctx, watchCtx, consumeCtx)
 	if d.load != nil {
+		if err == nil {
+			err = d.produceEnough(ctx)
+		}
 		d.load.StopProducers()
 		if err == nil {
 			err = d.settle(ctx, consumeCtx)
@@ -277,6 +280,18 @@ func (d *demo) waitMoves(ctx context.Context, done func(map[string]*planev1.Memb
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// produceEnough lets the producers go on until enough records were acknowledged for the verdict.
+func (d *demo) produceEnough(ctx context.Context) error {
+	limit, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return harness.Poll(limit, "enough records are acknowledged", func() error {
+		if n := d.ledger.Tally().Acknowledged; n < d.minRecords+d.minRecords/20 {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
 }
 
 // settle stops the load and waits until everything acknowledged was delivered.
