@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"strings"
 
@@ -11,6 +10,8 @@ import (
 	"connectrpc.com/grpchealth"
 	"connectrpc.com/grpcreflect/v2"
 	"connectrpc.com/vanguard"
+
+	"github.com/naradctl/naradctl-plane/internal/rest"
 )
 
 // maxRequestBytes bounds a request's message. Produce and append are bounded to 4 MiB of records by their
@@ -28,11 +29,11 @@ func mountRPC(mux *http.ServeMux, server *connect.Server, ready readiness, restS
 	for _, name := range restServices {
 		services = append(services, vanguard.NewService("/"+name+"/", rpc, vanguard.WithMaxMessageBufferBytes(maxRequestBytes)))
 	}
-	rest, err := vanguard.NewTranscoder(services)
+	routes, err := rest.NewTranscoder(services...)
 	if err != nil {
-		return fmt.Errorf("set up REST: %w", err)
+		return err
 	}
-	mux.Handle("/v1/", rest)
+	mux.Handle("/v1/", routes)
 	mux.Handle("/", rpc)
 	return nil
 }

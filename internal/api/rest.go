@@ -2,7 +2,6 @@ package api
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 
@@ -15,19 +14,14 @@ import (
 	"github.com/naradctl/naradctl-plane/fsm"
 	"github.com/naradctl/naradctl-plane/internal/apierr"
 	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/internal/rest"
 	"github.com/naradctl/naradctl-plane/proto/naradplane/v1/planev1connect"
 )
 
 // rest returns the handler of the REST routes, which are those with an HTTP annotation in the contract.
 // rpc serves the calls that it makes of them.
 func (s *Server) rest(rpc http.Handler) (http.Handler, error) {
-	t, err := vanguard.NewTranscoder([]*vanguard.Service{
-		vanguard.NewService(planev1connect.ClusterServiceName, rpc),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make REST routes: %w", err)
-	}
-	return t, nil
+	return rest.NewTranscoder(vanguard.NewService(planev1connect.ClusterServiceName, rpc))
 }
 
 // httpStatus is the HTTP status of a Connect code, as google.rpc.Code maps them.

@@ -50,7 +50,8 @@ var allowed = map[string][]string{
 	"internal/wire":       {"internal/cluster", planev1},
 	"internal/apierr":     {"internal/cluster", "internal/wire", planev1},
 	"internal/controller": {"internal/cluster", "internal/faults", "planner", "fsm", "consensus", storagev1},
-	"internal/api": {"internal/cluster", "internal/faults", "internal/wire", "internal/apierr", "internal/controller", "fsm", "consensus",
+	"internal/rest":       {planev1},
+	"internal/api": {"internal/cluster", "internal/faults", "internal/wire", "internal/apierr", "internal/rest", "internal/controller", "fsm", "consensus",
 		storagev1, planev1, planeRPC},
 
 	// Generated.

@@ -44,13 +44,15 @@ func TestC74SourceCutOff(t *testing.T) {
 	if e.assignment("orders", 0).GetOwner() != "agent-2" {
 		index = 1
 	}
-	record := e.arm("agent-1", faults.MoveConverged, "block", topic.GetTopicId())
+	// The link is cut when the move has begun. The copy goes on and can't be handed over.
+	record := e.arm("agent-1", faults.MoveBegun, "block", topic.GetTopicId())
 	move, err := e.cluster.API.StartMove(e.ctx, "orders", index, "agent-1")
 	e.must(err)
 	e.struck(record)
 	for _, p := range proxies {
 		p.Cut()
 	}
+	e.must(harness.DisarmFaults(e.ctx, e.cluster.Process("agent-1")))
 	e.must(harness.Poll(e.ctx, "agent-2 is declared dead", func() error {
 		members, err := e.cluster.API.Members(e.ctx)
 		if err != nil {
@@ -61,7 +63,6 @@ func TestC74SourceCutOff(t *testing.T) {
 		}
 		return nil
 	}))
-	e.must(harness.DisarmFaults(e.ctx, e.cluster.Process("agent-1")))
 	e.moved("orders", index, "agent-1")
 	got, err := e.cluster.API.Assignment(e.ctx, topic.GetTopicId(), index, move)
 	e.must(err)
@@ -203,7 +204,12 @@ func TestC37ForeignStore(t *testing.T) {
 	refused("two agents on one directory", elsewhere, "agent-1", "another process")
 	refused("wiped agent", with(elsewhere, "--data-dir", t.TempDir()), "wiped", "node_id")
 	ctl := e.cluster.Controllers[2]
-	refused("two controllers on one directory", with(ctl.Args, "--listen", addr), "another process")
+	// Its own entry in the list of peers must name the address it is dialled at.
+	twin := with(ctl.Args, "--listen", addr)
+	for i, arg := range twin {
+		twin[i] = strings.ReplaceAll(arg, ctl.Address, addr)
+	}
+	refused("two controllers on one directory", twin, "another process")
 	e.must(ctl.Kill())
 	refused("wiped controller", with(ctl.Args, "--data-dir", t.TempDir()), "wiped", "controllers remove")
 	e.must(ctl.Start())

@@ -67,6 +67,10 @@ func (c *stepper) measured(m Measured, save bool) {
 	small := m.Missing == 0 || (m.Missing <= set.LagBytes && s.Bandwidth > 0 &&
 		drainTime(m.Missing, s.Bandwidth) <= set.FreezeBudget)
 	switch {
+	case s.Reaching && (m.Missing == 0 || s.Stalls >= set.StallPasses || s.Passes >= set.MaxPasses):
+		c.start()
+	case s.Reaching:
+		c.next(Copying)
 	case small && m.Unconfirmed == 0:
 		s.Stats.Converged, s.NonConverged = true, false
 		c.next(Preparing)

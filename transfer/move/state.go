@@ -146,6 +146,10 @@ type State struct {
 	DeadIncarnation cluster.Incarnation `json:"-"`
 	DeadHWM         cluster.Offset      `json:"-"`
 	DeadSince       time.Duration       `json:"-"`
+	// Reaching says that the present passes ask a source that was declared dead for what it still
+	// serves; ReachTried that this was done since the verdict.
+	Reaching   bool `json:"-"`
+	ReachTried bool `json:"-"`
 	// Blocked and LastError are shown to operators.
 	Blocked   bool   `json:"-"`
 	LastError string `json:"-"`

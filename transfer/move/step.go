@@ -191,7 +191,7 @@ func (c *stepper) sourceSeen(e SourceSeen) {
 	if e.Dead {
 		s.DeadIncarnation, s.DeadHWM = e.Incarnation, e.HWM
 		if !wasDead || was != e.Incarnation {
-			s.DeadSince = c.in.Now
+			s.DeadSince, s.ReachTried = c.in.Now, false
 		}
 	}
 	news := wasDead != e.Dead || (e.Dead && was != e.Incarnation) ||
@@ -208,6 +208,7 @@ func (c *stepper) sourceSeen(e SourceSeen) {
 // start begins an attempt, or what stands in for one.
 func (c *stepper) start() {
 	s := &c.s
+	s.Reaching = false
 	switch {
 	case s.Hinted || s.Ended:
 		c.enter(Querying)
@@ -222,7 +223,8 @@ func (c *stepper) start() {
 
 // next goes on inside an attempt, unless the move may be over or the source has died.
 func (c *stepper) next(p Phase) {
-	if c.s.Hinted || (c.s.SourceDead && interruptible(p)) {
+	reaching := c.s.Reaching && (p == Measuring || p == Copying)
+	if c.s.Hinted || (c.s.SourceDead && interruptible(p) && !reaching) {
 		c.start()
 		return
 	}
@@ -248,6 +250,12 @@ func (c *stepper) sourceIsDead() {
 	case gate != "":
 		s.Blocked, s.LastError = true, gate
 		c.waitUntil(c.in.Now + MaxBackoff)
+	case !s.ReachTried:
+		// A source that is only cut off from the controllers may still serve its bytes. Its lease has run
+		// out, so that it acknowledges nothing more: what is copied now is complete.
+		s.Reaching, s.ReachTried = true, true
+		s.Passes, s.Stalls, s.Missing = 0, 0, 0
+		c.enter(Measuring)
 	case c.in.Now < s.DeadSince+after:
 		s.Blocked = false
 		s.LastError = fmt.Sprintf("source %s is dead; promotion after %s", s.Source, after)
