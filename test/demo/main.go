@@ -32,7 +32,7 @@ func parse() (flags, error) {
 	var f flags
 	flag.StringVar(&f.release, "release", "bin/naradctl-plane", "the release `binary`")
 	flag.StringVar(&f.faults, "faults", "bin/naradctl-plane-faults", "the `binary` with fault points")
-	flag.BoolVar(&f.keep, "keep", false, "keep the directory and leave the processes running for a look")
+	flag.BoolVar(&f.keep, "keep", false, "keep the directory, with data and logs, for a look")
 	flag.StringVar(&f.dir, "dir", "", "work in `directory` instead of a temporary one; it must not exist")
 	flag.IntVar(&f.loadMiB, "load-mib", 544, "how much is loaded before anything moves; a quarter of it goes to one partition")
 	flag.IntVar(&f.minRecords, "min-records", 200_000, "how many records must be acknowledged for a PASS")
@@ -73,16 +73,14 @@ func run() int {
 	d := newDemo(f)
 	verdict, err := d.run(ctx)
 	interrupted := ctx.Err() != nil
-	if f.keep && !interrupted {
-		d.sayf("kept: %s (logs in %s); processes still run, controllers at %v", f.dir, filepath.Join(f.dir, "logs"), d.addresses())
-	} else {
-		d.killAll()
-		if rm := os.RemoveAll(f.dir); rm != nil {
-			err = errors.Join(err, rm)
-		}
+	d.killAll()
+	if f.keep {
+		d.sayf("kept: %s (logs in %s)", f.dir, filepath.Join(f.dir, "logs"))
+	} else if rm := os.RemoveAll(f.dir); rm != nil {
+		err = errors.Join(err, rm)
 	}
 	if interrupted {
-		fmt.Fprintln(os.Stderr, "interrupted: all processes ended, directory removed")
+		fmt.Fprintln(os.Stderr, "interrupted: all processes have ended")
 		return 130
 	}
 	if err != nil {
