@@ -37,12 +37,6 @@ func (r *reporter) set(m measured) {
 	r.mu.now = m
 }
 
-func (r *reporter) latest() measured {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.mu.now
-}
-
 // fill puts what was measured last into a request. Before the first measurement the sizes are not
 // called complete.
 func (r *reporter) fill(req *planev1.HeartbeatRequest, all bool) {

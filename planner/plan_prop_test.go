@@ -15,7 +15,6 @@ import (
 // options steers what a drawn cluster contains.
 type options struct {
 	disks, inFlight, draining, dead, settling bool
-	flat                                      bool // no parents, one topic for each partition
 }
 
 var anything = options{disks: true, inFlight: true, draining: true, dead: true, settling: true}

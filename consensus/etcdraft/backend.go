@@ -163,25 +163,6 @@ func (b *Backend) post(ctx context.Context, fn func()) error {
 	}
 }
 
-// call runs fn in the loop and waits for it.
-func (b *Backend) call(ctx context.Context, fn func()) error {
-	ran := make(chan struct{})
-	if err := b.post(ctx, func() { fn(); close(ran) }); err != nil {
-		return err
-	}
-	select {
-	case <-ran:
-		return nil
-	case <-b.done:
-		select {
-		case <-ran:
-			return nil
-		default:
-			return b.stopError()
-		}
-	}
-}
-
 // runLoop owns the raft state: everything that touches it runs here.
 func (b *Backend) runLoop() {
 	ticker := time.NewTicker(b.cfg.TickInterval)

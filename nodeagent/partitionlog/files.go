@@ -63,14 +63,6 @@ func parsePendingName(name string) (*store.Pending, bool) {
 
 func notExist(err error) bool { return errors.Is(err, iofs.ErrNotExist) }
 
-func exists(fs vfs.FS, path string) (bool, error) {
-	_, err := fs.Stat(path)
-	if notExist(err) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // list returns the sorted names in dir; none when it does not exist.
 func list(fs vfs.FS, dir string) ([]string, error) {
 	names, err := fs.List(dir)

@@ -20,7 +20,6 @@ type model struct {
 	fs     *vfs.MemFS
 	s      *Store
 	l      *Log
-	leased bool
 	budget int // how often the lease is valid until it runs out; -1 is for ever
 	now    int64
 

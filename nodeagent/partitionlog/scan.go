@@ -37,8 +37,6 @@ func (h *blockHasher) write(b []byte) {
 	}
 }
 
-func (h *blockHasher) size() int64 { return int64(len(h.done))*store.BlockSize + int64(h.part) }
-
 // blocks returns the digests up to the present end, in a slice of the caller's.
 func (h *blockHasher) blocks() []uint64 {
 	out := make([]uint64, len(h.done), len(h.done)+1)
