@@ -39,6 +39,8 @@ type node struct {
 	observe  func(p cluster.PartitionID, effect string) error
 	settings cluster.Settings
 	wrap     func(http.Handler) http.Handler
+	// observeSource is called before and after every effect of the source's side.
+	observeSource func(effect string, after bool) error
 
 	// hook is called before every effect, in addition.
 	hook atomic.Pointer[func(effect string)]
@@ -152,6 +154,12 @@ func (n *node) boot() {
 	n.source, err = transfer.NewSource(transfer.SourceConfig{
 		Node: n.id, Store: n.store, Control: control, Journal: n.journal, Session: n.session, Errors: errs,
 		CallTimeout: 2 * time.Second,
+		Observe: func(_ cluster.PartitionID, effect string, after bool) error {
+			if n.observeSource == nil {
+				return nil
+			}
+			return n.observeSource(effect, after)
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -44,6 +44,9 @@ type outbound struct {
 	manifest store.Manifest
 	timer    *time.Timer
 	busy     bool
+	// doing names the effect in flight; crashed is what Observe said.
+	doing   string
+	crashed error
 
 	// lastRead is when the destination last read bytes, on the source's clock.
 	lastRead atomic.Int64
@@ -142,7 +145,7 @@ func (o *outbound) loop(ctx context.Context) {
 	o.timer = time.NewTimer(time.Hour)
 	defer o.timer.Stop()
 	o.input(ctx, handoff.Ticked{})
-	for o.step.Phase != handoff.Gone {
+	for o.step.Phase != handoff.Gone && o.crashed == nil {
 		select {
 		case <-ctx.Done():
 			o.end()
@@ -160,7 +163,9 @@ func (o *outbound) loop(ctx context.Context) {
 			o.input(ctx, m.event)
 		case e := <-o.results:
 			o.busy = false
-			o.input(ctx, e)
+			if o.crashed = o.observe(o.doing, true); o.crashed == nil {
+				o.input(ctx, e)
+			}
 		case <-o.timer.C:
 			if at := time.Duration(o.lastRead.Load()); at > o.step.LastProgress {
 				o.apply(ctx, handoff.Input{Now: at, Jitter: jitter(), Event: handoff.BytesRead{}})
@@ -168,8 +173,17 @@ func (o *outbound) loop(ctx context.Context) {
 			o.input(ctx, handoff.Ticked{})
 		}
 	}
-	o.leaveUnfenced()
+	if o.crashed == nil {
+		o.leaveUnfenced()
+	}
 	o.end()
+}
+
+func (o *outbound) observe(effect string, after bool) error {
+	if f := o.src.cfg.Observe; f != nil {
+		return f(o.p, effect, after)
+	}
+	return nil
 }
 
 // leaveUnfenced ends a fence that was set while the last result of the unmarking was on its way: nobody else
@@ -212,6 +226,9 @@ func (o *outbound) input(ctx context.Context, e handoff.Event) {
 }
 
 func (o *outbound) apply(ctx context.Context, in handoff.Input) {
+	if o.crashed != nil {
+		return
+	}
 	before := o.step
 	var effects []handoff.Effect
 	o.step, effects = handoff.Step(o.step, in)
@@ -225,7 +242,12 @@ func (o *outbound) apply(ctx context.Context, in handoff.Input) {
 			zap.String("error", o.step.LastError))...)
 	}
 	for _, e := range effects {
-		o.perform(ctx, e)
+		if o.crashed = o.observe(handoff.EffectName(e), false); o.crashed != nil {
+			return
+		}
+		if o.perform(ctx, e); o.crashed != nil {
+			return
+		}
 	}
 }
 
@@ -236,12 +258,13 @@ func (o *outbound) perform(ctx context.Context, e handoff.Effect) {
 			incarnation: o.step.Incarnation, handoff: e.Handoff, nonce: e.Nonce, manifest: o.manifest,
 			frozenFor: e.FrozenFor,
 		})
+		o.crashed = o.observe(handoff.EffectName(e), true)
 	case handoff.Refuse:
 		o.answer(final{err: cluster.Errorf(cluster.ReasonHandoffRevoked, "no handoff: %s", e.Message)})
 	case handoff.Wait:
 		o.timer.Reset(max(e.Until-o.src.cfg.Now(), time.Millisecond))
 	default:
-		o.busy = true
+		o.busy, o.doing = true, handoff.EffectName(e)
 		st := o.step
 		go func() { o.results <- o.effect(ctx, st, e) }()
 	}
@@ -410,6 +433,7 @@ func (s *Source) unmark(ctx context.Context, o *outbound) error {
 	o.part.mu.Lock()
 	defer o.part.mu.Unlock()
 	delete(o.part.mu.moves, o.move)
+	o.part.marked.Store(int32(len(o.part.mu.moves)))
 	if len(o.part.mu.moves) == 0 {
 		s.cfg.Store.SetOutbound(o.p, false)
 	}

@@ -189,4 +189,7 @@ type SourceConfig struct {
 	CallTimeout time.Duration
 	// FreezeTimeout bounds the wait for the append in progress; zero is 10 s.
 	FreezeTimeout time.Duration
+	// Observe, when set, is called before and after an effect is performed, with its name; an error
+	// stops the move's goroutine as a crash would. For tests.
+	Observe func(p cluster.PartitionID, effect string, after bool) error
 }
