@@ -178,6 +178,10 @@ func (r *Reclaimer) finish(ctx context.Context, m Marker, v MoveView, report boo
 	if err != nil {
 		return false, pollAfter, fmt.Errorf("delete the copy of move %d of %s: %w", m.MoveID, m.Partition, err)
 	}
+	// It may have been set aside since it was looked for, because the partition comes home: then nothing was deleted.
+	if r.holds(m) {
+		return false, pollAfter, nil
+	}
 	if err := hit(faults.ReclaimDeleted, m.Partition, m.MoveID, 0); err != nil {
 		return false, pollAfter, err
 	}
