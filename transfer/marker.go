@@ -19,6 +19,8 @@ type Marker struct {
 	// SalvageAt is how far the copy was salvaged; zero before. Salvaged says that all of it was.
 	SalvageAt cluster.Offset `json:"salvage_at,omitempty"`
 	Salvaged  bool           `json:"salvaged,omitempty"`
+	// Damage says what could not be read for it; such a copy is never removed without people.
+	Damage string `json:"damage,omitempty"`
 }
 
 const (

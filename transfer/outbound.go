@@ -50,6 +50,8 @@ type outbound struct {
 
 	// lastRead is when the destination last read bytes, on the source's clock.
 	lastRead atomic.Int64
+	// fences counts the fences that are set and that loop has not seen yet.
+	fences atomic.Int32
 	// epoch is of the assignment at which the node was last known as the owner; zero is unknown.
 	epoch atomic.Uint64
 
@@ -98,6 +100,18 @@ func (o *outbound) state() handoff.State {
 }
 
 func (o *outbound) phase() handoff.Phase { return o.state().Phase }
+
+// fence sets a fence. The part's lock is held, so that nobody opens the copy before the state says that it holds.
+func (o *outbound) fence(ctx context.Context) {
+	o.fences.Add(1)
+	if !o.send(ctx, handoff.Fence{}) {
+		o.fences.Add(-1)
+	}
+}
+
+// holds says whether the copy must not accept appends. Invariant I7: a fence counts from when it was set, not from
+// when loop comes to it.
+func (o *outbound) holds() bool { return o.fences.Load() > 0 || o.state().Holds() }
 
 // remember keeps what a manifest says of each file, so that reads can be checked.
 func (o *outbound) remember(m store.Manifest) {
@@ -196,6 +210,7 @@ func (o *outbound) leaveUnfenced() {
 				o.waiters = append(o.waiters, m.reply)
 			}
 			if _, ok := m.event.(handoff.Fence); ok {
+				o.fences.Add(-1)
 				if err := o.src.cfg.Store.Thaw(o.p, fenceToken(o.move)); err != nil {
 					o.src.cfg.Log.Error("thaw after a cancelled move", append(logFields(o.p, o.move), zap.Error(err))...)
 				}
@@ -235,6 +250,9 @@ func (o *outbound) apply(ctx context.Context, in handoff.Input) {
 	o.shared.Lock()
 	o.shared.state = o.step
 	o.shared.Unlock()
+	if _, ok := in.Event.(handoff.Fence); ok {
+		o.fences.Add(-1)
+	}
 	if before.Phase != o.step.Phase {
 		o.src.cfg.Log.Info("outbound move", append(logFields(o.p, o.move),
 			zap.Stringer("from", before.Phase), zap.Stringer("to", o.step.Phase),

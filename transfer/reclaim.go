@@ -102,13 +102,28 @@ func (r *Reclaimer) Step(ctx context.Context, m Marker) (done bool, retryAfter t
 	case v.State != MoveCurrent && !r.holds(m):
 		// Cancelled, or reported before a crash: without the copy the marker has no meaning.
 		return true, 0, r.Source.forget(m)
+	case v.State == MoveForgotten && !r.claimed(m):
+		// Doubtful: a copy goes before its outcome does. So the data is kept, and somebody is told.
+		return false, pollAfter, cluster.Errorf(cluster.ReasonBlocked, "the controllers know nothing of move %d any more, which took this copy (identity %d) away; "+
+			"it is kept: when owner %s serves the whole partition, remove the copy's directory while this agent is stopped", m.MoveID, m.Identity, v.Assignment.Owner)
 	}
 	return false, pollAfter, nil
 }
 
+// claimed reports whether another marker names the same copy: of several moves one took the copy away, and its
+// marker speaks for all.
+func (r *Reclaimer) claimed(m Marker) bool {
+	for _, o := range r.Source.Marked() {
+		if o.Partition == m.Partition && o.Identity == m.Identity && o.MoveID > m.MoveID {
+			return true
+		}
+	}
+	return false
+}
+
 // copyOf finds the marker's copy by its identity, wherever it lies.
 func (r *Reclaimer) copyOf(m Marker) (store.Copy, bool, error) {
-	copies, err := copiesOf(r.Store, m.Partition)
+	copies, err := CopiesOf(r.Store, m.Partition)
 	for _, c := range copies {
 		if c.Identity == m.Identity && c.Place != store.Staged {
 			return c, true, err
@@ -187,7 +202,8 @@ func (r *Reclaimer) finish(ctx context.Context, m Marker, v MoveView, report boo
 	}
 	if report {
 		err := r.Control.ReportReclaimed(ctx, m.Partition, m.MoveID)
-		if err != nil && !Definite(err) {
+		// BLOCKED: the owner has not opened the partition. The record goes with the marker, later.
+		if err != nil && (!Definite(err) || cluster.ReasonOf(err) == cluster.ReasonBlocked) {
 			return false, pollAfter, fmt.Errorf("report reclaimed: %w", err)
 		}
 	}
@@ -232,6 +248,19 @@ func (r *Reclaimer) forced(ctx context.Context, m Marker, v MoveView) (bool, tim
 	if err := hit(faults.SalvageProduced, m.Partition, m.MoveID, 0); err != nil {
 		return false, pollAfter, err
 	}
+	if m.Damage != "" {
+		return false, pollAfter, cluster.Errorf(cluster.ReasonCorrupt, "what could be read of the copy in quarantine is salvaged, the rest is kept: %s; "+
+			"repair its disk, or remove the copy's directory while this agent is stopped", m.Damage)
+	}
+	// Invariant I9: salvage took what the promoted copy never had. The rest is in that copy alone, so it must have
+	// been opened before this one goes.
+	if !v.Outcome.Opened {
+		r.unconfirm(m)
+		return false, pollAfter, nil
+	}
+	if wait := r.confirm(m); wait > 0 {
+		return false, wait, nil
+	}
 	return r.finish(ctx, m, v, true)
 }
 
@@ -269,6 +298,11 @@ func (r *Reclaimer) salvage(ctx context.Context, m Marker, o cluster.Outcome) (M
 		}
 		return ctx.Err()
 	})
+	if cluster.ReasonOf(err) == cluster.ReasonCorrupt {
+		// Damage hides what lies in it and nothing around it. It is noted before what follows it counts as
+		// salvaged, since the next attempt would begin behind it.
+		m.Damage, err = err.Error(), nil
+	}
 	if err == nil {
 		err = flush()
 	}
@@ -284,6 +318,11 @@ func (r *Reclaimer) salvage(ctx context.Context, m Marker, o cluster.Outcome) (M
 // salvageFrom returns the first offset where the copies may differ.
 func (r *Reclaimer) salvageFrom(ctx context.Context, m Marker, o cluster.Outcome) (cluster.Offset, error) {
 	mine, err := r.Store.QuarantinedManifest(m.Partition, m.Identity)
+	if cluster.ReasonOf(err) == cluster.ReasonCorrupt {
+		r.log().Warn("the copy in quarantine is damaged; everything that can be read is salvaged",
+			append(logFields(m.Partition, m.MoveID), zap.Error(err))...)
+		return 0, nil
+	}
 	if err != nil {
 		return 0, fmt.Errorf("describe the copy in quarantine: %w", err)
 	}

@@ -114,6 +114,14 @@ func (r *run) readMove(ctx context.Context) (move.Event, error) {
 	case r.mine(v.Outcome):
 		e.Mine, e.Epoch, e.Forced = true, v.Outcome.Epoch, v.Outcome.Kind == cluster.OutcomeForced
 	case v.State == MoveForgotten && v.Assignment != nil && v.Assignment.Owner == r.m.cfg.Node:
+		c, ok, err := activeCopy(r.m.cfg.Store, r.p)
+		if err != nil {
+			return nil, err
+		}
+		if ok && c.Identity > store.Identity(r.move) {
+			// The partition came by a later move, which began after this one was over.
+			break
+		}
 		// A flip is forgotten only after this node had reported the partition open.
 		e.Mine, e.Epoch = true, v.Assignment.OwnerEpoch
 	}

@@ -85,6 +85,12 @@ func (s *Source) mark(ctx context.Context, p *part, move cluster.MoveID, dest cl
 	if o := p.mu.moves[move]; o != nil {
 		return o, o.usable()
 	}
+	if now := p.mu.assignment; now != nil && now.Epoch > a.Epoch && now.MoveID != move {
+		// The move ended since the read. Nobody would tell a marker that is made now.
+		e := cluster.Errorf(cluster.ReasonMoveMismatch, "move %d of %s is not current", move, p.id)
+		e.Assignment = now
+		return nil, e
+	}
 	c, ok, err := activeCopy(s.cfg.Store, p.id)
 	switch {
 	case err != nil:

@@ -228,7 +228,7 @@ func (s *Source) Fence(ctx context.Context, epoch func(cluster.PartitionID) (clu
 		p.mu.Lock()
 		err := s.fencePart(ctx, p, epoch)
 		for _, o := range p.outboundsLocked() {
-			o.send(ctx, handoff.Fence{})
+			o.fence(ctx)
 		}
 		p.mu.Unlock()
 		if err != nil {
@@ -327,7 +327,7 @@ func (s *Source) Owned(id cluster.PartitionID, epoch cluster.Epoch) error {
 		return s.cfg.Store.Open(id, epoch)
 	}
 	for _, o := range p.mu.moves {
-		if ok && o.identity == c.Identity && o.state().Holds() {
+		if ok && o.identity == c.Identity && o.holds() {
 			return cluster.Errorf(cluster.ReasonFrozen, "partition %s waits for the end of move %d", id, o.move)
 		}
 	}

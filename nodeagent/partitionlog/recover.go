@@ -178,6 +178,10 @@ func (l *Log) recoverEnds(st *state, leo cluster.Offset) error {
 	if st.Hidden {
 		l.view.hwm = max(st.HWM, st.LogStart)
 	}
+	// Invariant I4: a position beyond the end would outlive lower commits, and pass over what is appended there.
+	for g, off := range l.view.groups {
+		l.view.groups[g] = l.clampLocked(off)
+	}
 	return nil
 }
 
