@@ -28,7 +28,8 @@ func TestC07KillAtEveryPoint(t *testing.T) {
 		{faults.MoveFlipped, destination}, {faults.MoveOpened, destination}, {faults.MoveReported, destination},
 		{faults.HandoffMarked, source}, {faults.HandoffGranted, source}, {faults.HandoffFrozen, source},
 		{faults.ReclaimConfirmed, source}, {faults.ReclaimDeleted, source},
-		{faults.LeaderFlipAsked, leader}, {faults.LeaderFlipApplied, leader}, {faults.LeaderProposed, leader},
+		{faults.LeaderFlipAsked, leader}, {faults.LeaderFlipApplied, leader},
+		{faults.LeaderProposed, leader}, {faults.LeaderPlanned, leader},
 	} {
 		a := e.assignment("orders", 0)
 		from, to := a.GetOwner(), e.other(a)
@@ -42,8 +43,8 @@ func TestC07KillAtEveryPoint(t *testing.T) {
 			process = name
 		}
 		began := time.Now()
-		if k.point == faults.LeaderProposed {
-			e.leaderDiesPlanning(process)
+		if k.point == faults.LeaderProposed || k.point == faults.LeaderPlanned {
+			e.leaderDiesPlanning(process, k.point)
 			continue
 		}
 		record := e.arm(process, k.point, "kill", topic.GetTopicId())
@@ -62,21 +63,22 @@ func TestC07KillAtEveryPoint(t *testing.T) {
 	e.verdict()
 }
 
-// leaderDiesPlanning kills the leader right after it has set a target.
-func (e *env) leaderDiesPlanning(leader string) {
+// leaderDiesPlanning kills the leader when it has planned, or has set, the move towards another agent.
+func (e *env) leaderDiesPlanning(leader, point string) {
 	e.Helper()
-	record := e.arm(leader, faults.LeaderProposed, "kill", 0)
-	_, err := e.cluster.AddAgent(e.ctx, "agent-3")
+	record := e.arm(leader, point, "kill", 0)
+	name := fmt.Sprintf("agent-%d", len(e.cluster.Agents)+1)
+	_, err := e.cluster.AddAgent(e.ctx, name)
 	e.must(err)
 	resume := false
 	e.must(e.settings(func(s *settings) { s.RebalancePaused = &resume }))
 	e.diesAt(leader, record)
-	e.must(harness.Poll(e.ctx, "agent-3 has its share", func() error {
+	e.must(harness.Poll(e.ctx, name+" has its share", func() error {
 		members, err := e.cluster.API.Members(e.ctx)
 		if err != nil {
 			return err
 		}
-		if m := members["agent-3"]; m.GetOwned() != 1 || m.GetInbound() != 0 {
+		if m := members[name]; m.GetOwned() != 1 || m.GetInbound() != 0 {
 			return fmt.Errorf("it owns %d, %d inbound", m.GetOwned(), m.GetInbound())
 		}
 		return nil

@@ -4,6 +4,7 @@ package cluster_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -188,6 +189,21 @@ func (e *env) arm(process, point, action string, topic uint64) (record string) {
 	e.Helper()
 	record = filepath.Join(e.TempDir(), "struck.json")
 	e.must(harness.ArmFault(e.ctx, e.cluster.Process(process), harness.Arm{Point: point, Action: action, TopicID: topic, Record: record}))
+	return record
+}
+
+// armNext arms the death of a process's next run, from its beginning on; with no point that run has none.
+func (e *env) armNext(process, point string, topic uint64) (record string) {
+	e.Helper()
+	p := e.cluster.Process(process)
+	p.Env = nil
+	if point == "" {
+		return ""
+	}
+	record = filepath.Join(e.TempDir(), "struck.json")
+	b, err := json.Marshal([]harness.Arm{{Point: point, Action: "kill", TopicID: topic, Record: record}})
+	e.must(err)
+	p.Env = []string{"NARADPLANE_FAULTS=" + string(b)}
 	return record
 }
 

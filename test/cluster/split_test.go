@@ -20,60 +20,89 @@ func (e *env) settings(change func(*settings)) error {
 	return e.cluster.API.UpdateSettings(e.ctx, s)
 }
 
-// TestC74SourceCutOff: the source is cut off from the controllers and from the destination, not from clients. It stops
-// acknowledging when its lease has run out, is declared dead, and the destination promotes its copy. When the link heals, the
-// source salvages what the destination never had (C76).
-func TestC74SourceCutOff(t *testing.T) {
-	e := start(t, 3, 1)
-	var proxies []*harness.Proxy
+// split is a cluster with a source that is cut off from the controllers, not from clients and not from the destination, in the
+// middle of a move.
+type split struct {
+	*env
+	links []*harness.Proxy
+	topic *planev1.Topic
+	index uint32
+	move  uint64
+}
+
+// cutOff starts a move from agent-2 to agent-1 and cuts agent-2 off when it has begun. armed is called before the move.
+func cutOff(t *testing.T, armed func(s *split)) *split {
+	t.Helper()
+	s := &split{env: start(t, 3, 1)}
 	var through []string
-	for _, a := range e.cluster.ControllerAddresses() {
+	for _, a := range s.cluster.ControllerAddresses() {
 		p, err := harness.NewProxy(a)
-		e.must(err)
+		s.must(err)
 		t.Cleanup(func() { _ = p.Close() })
-		proxies, through = append(proxies, p), append(through, p.Address)
+		s.links, through = append(s.links, p), append(through, p.Address)
 	}
 	// agent-1 is the destination; agent-2, the source, reaches the controllers through the proxies only.
-	_, err := e.cluster.AddAgent(e.ctx, "agent-2", "--controllers", strings.Join(through, ","))
-	e.must(err)
-	e.load.SetAgents(e.cluster.AgentAddresses())
-	topic := e.topic("orders", 2)
-	e.fill("orders", 1<<20)
-	e.traffic("orders")
-	index := uint32(0)
-	if e.assignment("orders", 0).GetOwner() != "agent-2" {
-		index = 1
+	_, err := s.cluster.AddAgent(s.ctx, "agent-2", "--controllers", strings.Join(through, ","))
+	s.must(err)
+	s.load.SetAgents(s.cluster.AgentAddresses())
+	s.topic = s.env.topic("orders", 2)
+	s.fill("orders", 1<<20)
+	s.traffic("orders")
+	if s.assignment("orders", 0).GetOwner() != "agent-2" {
+		s.index = 1
+	}
+	if armed != nil {
+		armed(s)
 	}
 	// The link is cut when the move has begun. The copy goes on and can't be handed over.
-	record := e.arm("agent-1", faults.MoveBegun, "block", topic.GetTopicId())
-	move, err := e.cluster.API.StartMove(e.ctx, "orders", index, "agent-1")
-	e.must(err)
-	e.struck(record)
-	for _, p := range proxies {
+	record := s.arm("agent-1", faults.MoveBegun, "block", s.topic.GetTopicId())
+	s.move, err = s.cluster.API.StartMove(s.ctx, "orders", s.index, "agent-1")
+	s.must(err)
+	s.struck(record)
+	for _, p := range s.links {
 		p.Cut()
 	}
-	e.must(harness.DisarmFaults(e.ctx, e.cluster.Process("agent-1")))
-	e.must(harness.Poll(e.ctx, "agent-2 is declared dead", func() error {
-		members, err := e.cluster.API.Members(e.ctx)
+	return s
+}
+
+// status waits for the leader's word on agent-2.
+func (s *split) status(want planev1.NodeStatus) {
+	s.Helper()
+	s.must(harness.Poll(s.ctx, fmt.Sprintf("agent-2 is %s", want), func() error {
+		members, err := s.cluster.API.Members(s.ctx)
 		if err != nil {
 			return err
 		}
-		if s := members["agent-2"].GetNode().GetStatus(); s != planev1.NodeStatus_NODE_STATUS_DEAD {
-			return fmt.Errorf("it is %s", s)
+		if got := members["agent-2"].GetNode().GetStatus(); got != want {
+			return fmt.Errorf("it is %s", got)
 		}
 		return nil
 	}))
-	e.moved("orders", index, "agent-1")
-	got, err := e.cluster.API.Assignment(e.ctx, topic.GetTopicId(), index, move)
-	e.must(err)
+}
+
+// promoted waits until agent-1 has promoted its copy.
+func (s *split) promoted() {
+	s.Helper()
+	s.status(planev1.NodeStatus_NODE_STATUS_DEAD)
+	s.moved("orders", s.index, "agent-1")
+	got, err := s.cluster.API.Assignment(s.ctx, s.topic.GetTopicId(), s.index, s.move)
+	s.must(err)
 	if got.GetOutcome().GetKind() != planev1.OutcomeKind_OUTCOME_KIND_FORCED {
-		t.Fatalf("the move ended as %v, want a forced promotion", got.GetOutcome())
+		s.Fatalf("the move ended as %v, want a forced promotion", got.GetOutcome())
 	}
-	for _, p := range proxies {
+}
+
+func (s *split) heal() {
+	for _, p := range s.links {
 		p.Heal()
 	}
-	e.must(harness.Poll(e.ctx, "agent-2 is back and has salvaged", func() error {
-		members, err := e.cluster.API.Members(e.ctx)
+}
+
+// salvaged waits until agent-2 is back, has nothing in quarantine, and the outcome is no longer needed.
+func (s *split) salvaged() {
+	s.Helper()
+	s.must(harness.Poll(s.ctx, "agent-2 is back and has salvaged", func() error {
+		members, err := s.cluster.API.Members(s.ctx)
 		if err != nil {
 			return err
 		}
@@ -81,7 +110,7 @@ func TestC74SourceCutOff(t *testing.T) {
 		if m.GetNode().GetStatus() != planev1.NodeStatus_NODE_STATUS_ALIVE || m.GetQuarantined() != 0 {
 			return fmt.Errorf("it is %v", m)
 		}
-		got, err := e.cluster.API.Assignment(e.ctx, topic.GetTopicId(), index, move)
+		got, err := s.cluster.API.Assignment(s.ctx, s.topic.GetTopicId(), s.index, s.move)
 		if err != nil {
 			return err
 		}
@@ -90,7 +119,47 @@ func TestC74SourceCutOff(t *testing.T) {
 		}
 		return nil
 	}))
-	e.verdict()
+}
+
+// TestC74SourceCutOff: the source is cut off from the controllers, not from clients. It stops acknowledging when its lease has run
+// out, is declared dead, and the destination promotes its copy. When the link heals, the source salvages what the destination
+// never had (C76).
+func TestC74SourceCutOff(t *testing.T) {
+	s := cutOff(t, nil)
+	s.must(harness.DisarmFaults(s.ctx, s.cluster.Process("agent-1")))
+	s.promoted()
+	s.heal()
+	s.salvaged()
+	s.verdict()
+}
+
+// TestC76KillsAroundAPromotion: the destination loses the reply to its promotion, or dies with it; the source that came back
+// dies when its copy is set aside, when its records are in the topic again, before it deletes and before it reports. It ends
+// as without them.
+func TestC76KillsAroundAPromotion(t *testing.T) {
+	for _, action := range []string{"error", "kill"} {
+		t.Run("the reply: "+action, func(t *testing.T) {
+			s := cutOff(t, nil)
+			topic := s.topic.GetTopicId()
+			s.must(harness.DisarmFaults(s.ctx, s.cluster.Process("agent-1")))
+			reply := s.arm("agent-1", faults.MoveForceReply, action, topic)
+			if action == "kill" {
+				s.diesAt("agent-1", reply)
+			} else {
+				s.struck(reply)
+			}
+			s.promoted()
+			record := s.arm("agent-2", faults.SalvageQuarantine, "kill", topic)
+			s.heal()
+			for _, next := range []string{faults.SalvageProduced, faults.ReclaimConfirmed, faults.ReclaimDeleted, ""} {
+				after := s.armNext("agent-2", next, topic)
+				s.diesAt("agent-2", record)
+				record = after
+			}
+			s.salvaged()
+			s.verdict()
+		})
+	}
 }
 
 // TestC60SilentLink: packets are dropped both ways without a reset. The node is declared dead at most, comes back by
