@@ -184,11 +184,13 @@ func (e *env) verdict() {
 	}
 }
 
-// arm makes a process die, block or see an error at a point, in any partition of a topic (zero: any at all).
+// arm makes a process die, block or see an error at a point, in any partition of a topic (zero: any at all). A process that
+// was just started again may not listen yet.
 func (e *env) arm(process, point, action string, topic uint64) (record string) {
 	e.Helper()
 	record = filepath.Join(e.TempDir(), "struck.json")
-	e.must(harness.ArmFault(e.ctx, e.cluster.Process(process), harness.Arm{Point: point, Action: action, TopicID: topic, Record: record}))
+	arm := harness.Arm{Point: point, Action: action, TopicID: topic, Record: record}
+	e.must(harness.Poll(e.ctx, "arm "+process, func() error { return harness.ArmFault(e.ctx, e.cluster.Process(process), arm) }))
 	return record
 }
 
