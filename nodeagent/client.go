@@ -41,8 +41,15 @@ type ClientOptions struct {
 	Log *zap.Logger
 }
 
-// Client calls the controllers. Every call tries the addresses in turn, beginning with the one that
-// answered last, on anything that another controller may answer better. It speaks HTTP/1.1, so that
+// leaderHeader is on an answer that a controller got from the leader: the leader's address.
+const leaderHeader = "Naradplane-Leader"
+
+// shunFor is how long a controller that did not answer is reached through others, when it leads.
+const shunFor = 30 * time.Second
+
+// Client calls the controllers. Every call tries the addresses in turn, beginning with the leader when it is
+// known and with the one that answered last otherwise, on anything that another controller may answer better.
+// Watches stay where they are, so that agents spread over the controllers. It speaks HTTP/1.1, so that
 // each call in flight has a connection of its own and a stuck one holds up nothing else. Safe for
 // concurrent use.
 type Client struct {
@@ -51,6 +58,10 @@ type Client struct {
 		sync.Mutex
 		endpoints []*endpoint
 		current   int
+		// leader is an endpoint's address, or empty. shunned is one that did not answer, until a time:
+		// who reaches the leader through others alone must not try it in vain before each call.
+		leader, shunned string
+		until           time.Time
 	}
 }
 
@@ -101,7 +112,8 @@ func (c *Client) dial(address string) *endpoint {
 	if c.opts.TLS != nil {
 		scheme = "https://"
 	}
-	tr := connecthttp.NewTransport(&http.Client{Transport: t}, scheme+address)
+	// Most messages are small, and the leader's processor is the scarcest of all.
+	tr := connecthttp.NewTransport(leaderNoter{c, &http.Client{Transport: t}}, scheme+address, connecthttp.WithCompressors())
 	return &endpoint{
 		address:   address,
 		transport: t,
@@ -124,11 +136,51 @@ func (c *Client) current() *endpoint {
 	return c.mu.endpoints[c.mu.current]
 }
 
+// leaderNoter remembers who the leader is when an answer says so.
+type leaderNoter struct {
+	c    *Client
+	http *http.Client
+}
+
+// Do implements connecthttp.HTTPClient.
+func (n leaderNoter) Do(r *http.Request) (*http.Response, error) {
+	res, err := n.http.Do(r)
+	if err == nil {
+		if a := res.Header.Get(leaderHeader); a != "" {
+			n.c.lead(a)
+		}
+	}
+	return res, err
+}
+
+func (c *Client) lead(address string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if address != c.mu.shunned || time.Now().After(c.mu.until) {
+		c.mu.leader = address
+	}
+}
+
+// leading returns the leader's endpoint, or the present one when the leader is not known, or not by an address that
+// this client was given.
+func (c *Client) leading() *endpoint {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.mu.endpoints {
+		if e.address == c.mu.leader {
+			return e
+		}
+	}
+	return c.mu.endpoints[c.mu.current]
+}
+
 // suspect turns away from an endpoint: the next call goes to the next address, and whoever comes back
 // to this one dials anew, since a kept connection may lead nowhere without ever reporting it.
 func (c *Client) suspect(e *endpoint) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.leftLocked(e)
+	c.mu.shunned, c.mu.until = e.address, time.Now().Add(shunFor)
 	for i, have := range c.mu.endpoints {
 		if have != e {
 			continue
@@ -146,8 +198,16 @@ func (c *Client) suspect(e *endpoint) {
 func (c *Client) pass(e *endpoint) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.leftLocked(e)
 	if c.mu.endpoints[c.mu.current] == e {
 		c.mu.current = (c.mu.current + 1) % len(c.mu.endpoints)
+	}
+}
+
+// leftLocked forgets a leader that did not answer as one.
+func (c *Client) leftLocked(e *endpoint) {
+	if c.mu.leader == e.address {
+		c.mu.leader = ""
 	}
 }
 
@@ -160,6 +220,7 @@ func (c *Client) Redial() {
 		e.transport.CloseIdleConnections()
 	}
 	c.mu.current = (c.mu.current + 1) % len(c.mu.endpoints)
+	c.mu.leader = ""
 }
 
 // call runs fn against the controllers in turn until one gives a definite answer. All requests that go
@@ -176,7 +237,7 @@ func call[T any](ctx context.Context, c *Client, what string, fn func(context.Co
 		if i > 0 && !b.wait(ctx) {
 			break
 		}
-		e := c.current()
+		e := c.leading()
 		actx, cancel := context.WithTimeout(ctx, c.opts.CallTimeout)
 		res, err := fn(actx, e.node)
 		cancel()
@@ -222,7 +283,7 @@ func outcome(unknown bool, err error) error {
 // once is call with a single attempt at the present controller. A heartbeat must not be repeated late: the
 // lease counts from when it was sent.
 func once[T any](ctx context.Context, c *Client, timeout time.Duration, fn func(context.Context, planev1connect.NodeServiceClient) (T, error)) (T, error) {
-	e := c.current()
+	e := c.leading()
 	actx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	res, err := fn(actx, e.node)

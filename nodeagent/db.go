@@ -50,7 +50,7 @@ const (
 
 // DB is the agent's one database: identity, incarnation, move journal, outbound markers, cached view,
 // salvage positions; the ingress queue lives beside them under its own prefix. Methods are safe for
-// concurrent use. What they write is synced when they return nil, except the cached view.
+// concurrent use. What they write is synced when they return nil, except the cached view and the journal's deletions.
 type DB struct {
 	pebble *pebble.DB
 	lock   io.Closer
@@ -287,13 +287,6 @@ func (db *DB) put(key string, value []byte) error {
 	return nil
 }
 
-func (db *DB) delete(key string) error {
-	if err := db.pebble.Delete([]byte(key), pebble.Sync); err != nil {
-		return fmt.Errorf("delete %s: %w", key, err)
-	}
-	return nil
-}
-
 // scan calls fn with every key below prefix, in order; key comes without the prefix. Both slices are
 // copies.
 func (db *DB) scan(prefix string, fn func(key string, value []byte) error) error {
@@ -352,8 +345,14 @@ func (db *DB) Journal() Journal { return Journal{db} }
 // Save sets a value; it is synced when Save returns nil.
 func (j Journal) Save(key string, value []byte) error { return j.db.put(journalPrefix+key, value) }
 
-// Delete removes a key, if it is there; it is synced when Delete returns nil.
-func (j Journal) Delete(key string) error { return j.db.delete(journalPrefix + key) }
+// Delete removes a key, if it is there. It becomes durable with the next synced write: what comes back after a crash
+// is resolved again.
+func (j Journal) Delete(key string) error {
+	if err := j.db.pebble.Delete([]byte(journalPrefix+key), pebble.NoSync); err != nil {
+		return fmt.Errorf("delete %s: %w", key, err)
+	}
+	return nil
+}
 
 // Load returns every key with the prefix.
 func (j Journal) Load(prefix string) (map[string][]byte, error) {

@@ -193,7 +193,7 @@ func (r *reconciler) until(now time.Time) time.Duration {
 	return max(0, next.Sub(now), r.nextPass.Sub(now))
 }
 
-// pass queues every partition that is dirty or due. It lists the copies once for all of them, and leaves
+// pass queues every partition that is dirty or due. It lists the copies of all of them first, and leaves
 // four times as long as that took for other work.
 func (r *reconciler) pass(now time.Time) {
 	r.mu.Lock()
@@ -209,7 +209,7 @@ func (r *reconciler) pass(now time.Time) {
 	if !all && len(dirty)+len(due) == 0 {
 		return
 	}
-	copies, err := r.a.store.Copies()
+	byPartition, err := r.copies(all, dirty, due)
 	if err != nil {
 		r.a.log.Error("copies can't be listed, retrying", zap.Error(err))
 		r.touchAll()
@@ -217,11 +217,11 @@ func (r *reconciler) pass(now time.Time) {
 		return
 	}
 	r.nextPass = time.Now().Add(max(time.Millisecond, 4*time.Since(now)))
-	byPartition := map[cluster.PartitionID][]store.Copy{}
-	for _, c := range copies {
-		byPartition[c.Partition] = append(byPartition[c.Partition], c)
-		if all && c.Open {
-			r.a.configure(c.Partition)
+	if all {
+		for p, copies := range byPartition {
+			if slices.ContainsFunc(copies, func(c store.Copy) bool { return c.Open }) {
+				r.a.configure(p)
+			}
 		}
 	}
 	for p := range r.candidates(all, dirty, due, byPartition) {
@@ -240,6 +240,28 @@ func (r *reconciler) pass(now time.Time) {
 			delete(r.tasks, k)
 		}
 	}
+}
+
+// copies lists the copies of what is to be looked at.
+func (r *reconciler) copies(all bool, sets ...map[cluster.PartitionID]bool) (map[cluster.PartitionID][]store.Copy, error) {
+	out := map[cluster.PartitionID][]store.Copy{}
+	if !all {
+		for _, set := range sets {
+			for p := range set {
+				copies, err := transfer.CopiesOf(r.a.store, p)
+				if err != nil {
+					return nil, err
+				}
+				out[p] = copies
+			}
+		}
+		return out, nil
+	}
+	copies, err := r.a.store.Copies()
+	for _, c := range copies {
+		out[c.Partition] = append(out[c.Partition], c)
+	}
+	return out, err
 }
 
 // candidates are the partitions to look at.

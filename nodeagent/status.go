@@ -111,14 +111,9 @@ func (a *Agent) saveCache() {
 
 // markers lists the identities of a partition's marked copies.
 func (a *Agent) markers(p cluster.PartitionID) []store.Identity {
-	if !a.source.HasMarker(p) {
-		return nil
-	}
 	var out []store.Identity
-	for _, m := range a.source.Marked() {
-		if m.Partition == p {
-			out = append(out, m.Identity)
-		}
+	for _, m := range a.source.MarkersOf(p) {
+		out = append(out, m.Identity)
 	}
 	return out
 }

@@ -69,7 +69,8 @@ type copyFinder interface {
 	CopiesOf(p cluster.PartitionID) ([]store.Copy, error)
 }
 
-func copiesOf(st store.PartitionStore, p cluster.PartitionID) ([]store.Copy, error) {
+// CopiesOf returns the copies of one partition.
+func CopiesOf(st store.PartitionStore, p cluster.PartitionID) ([]store.Copy, error) {
 	if f, ok := st.(copyFinder); ok {
 		return f.CopiesOf(p)
 	}
@@ -88,7 +89,7 @@ func copiesOf(st store.PartitionStore, p cluster.PartitionID) ([]store.Copy, err
 
 // activeCopy returns the copy in p's real place.
 func activeCopy(st store.PartitionStore, p cluster.PartitionID) (store.Copy, bool, error) {
-	copies, err := copiesOf(st, p)
+	copies, err := CopiesOf(st, p)
 	for _, c := range copies {
 		if c.Place == store.Active {
 			return c, true, err

@@ -89,7 +89,7 @@ func (r *run) client() (nodev1connect.TransferServiceClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nodev1connect.NewTransferServiceClient(connect.NewClient(connecthttp.NewTransport(r.m.cfg.HTTP, base))), nil
+	return nodev1connect.NewTransferServiceClient(connect.NewClient(connecthttp.NewTransport(r.m.cfg.HTTP, base, connecthttp.WithCompressors()))), nil
 }
 
 func (r *run) base() (string, error) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect/v2"
@@ -39,6 +40,8 @@ type Source struct {
 // unmarked partition is opened, and while a fence is set: these exclude each other.
 type part struct {
 	id cluster.PartitionID
+	// marked is the length of moves, for who looks at all parts.
+	marked atomic.Int32
 
 	mu struct {
 		sync.Mutex
@@ -139,6 +142,20 @@ func (s *Source) allParts() []*part {
 	return out
 }
 
+// movingParts returns the parts that have, or a moment ago had, a marker.
+func (s *Source) movingParts() []*part {
+	s.mu.Lock()
+	var out []*part
+	for _, p := range s.mu.parts {
+		if p.marked.Load() > 0 {
+			out = append(out, p)
+		}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(out, func(a, b *part) int { return a.id.Compare(b.id) })
+	return out
+}
+
 // outbounds returns the moves of p, oldest first.
 func (p *part) outbounds() []*outbound {
 	p.mu.Lock()
@@ -170,6 +187,7 @@ func (s *Source) outbound(p cluster.PartitionID, move cluster.MoveID) *outbound 
 func (s *Source) run(p *part, m Marker, st handoff.State, epoch cluster.Epoch) *outbound {
 	o := newOutbound(s, p, m, st, epoch)
 	p.mu.moves[m.MoveID] = o
+	p.marked.Store(int32(len(p.mu.moves)))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.closed {
@@ -187,10 +205,23 @@ func (s *Source) run(p *part, m Marker, st handoff.State, epoch cluster.Epoch) *
 // Marked returns every marker, by partition and move.
 func (s *Source) Marked() []Marker {
 	var out []Marker
-	for _, p := range s.allParts() {
+	for _, p := range s.movingParts() {
 		for _, o := range p.outbounds() {
 			out = append(out, o.markerNow())
 		}
+	}
+	return out
+}
+
+// MarkersOf returns the markers of one partition, the oldest move first.
+func (s *Source) MarkersOf(id cluster.PartitionID) []Marker {
+	p := s.known(id)
+	if p == nil {
+		return nil
+	}
+	var out []Marker
+	for _, o := range p.outbounds() {
+		out = append(out, o.markerNow())
 	}
 	return out
 }
@@ -209,7 +240,7 @@ func (s *Source) HasMarker(id cluster.PartitionID) bool {
 // Ended returns the markers whose moves have taken the copy away: what Reclaimer works on.
 func (s *Source) Ended() []Marker {
 	var out []Marker
-	for _, p := range s.allParts() {
+	for _, p := range s.movingParts() {
 		for _, o := range p.outbounds() {
 			if o.phase() == handoff.Flipped {
 				out = append(out, o.markerNow())
@@ -347,6 +378,7 @@ func (s *Source) forget(m Marker) error {
 	p.mu.Lock()
 	o := p.mu.moves[m.MoveID]
 	delete(p.mu.moves, m.MoveID)
+	p.marked.Store(int32(len(p.mu.moves)))
 	if len(p.mu.moves) == 0 {
 		s.cfg.Store.SetOutbound(m.Partition, false)
 	}

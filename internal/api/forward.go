@@ -24,6 +24,9 @@ import (
 // hopHeader counts how often a request was forwarded.
 const hopHeader = "Naradplane-Forwarded"
 
+// leaderHeader is on what came back from a forward: the leader's address, so that who calls often can go there.
+const leaderHeader = "Naradplane-Leader"
+
 // maxHops bounds the forwards of one request. Two controllers that take each other for the leader answer
 // NO_LEADER instead of sending a request round in circles.
 const maxHops = 2
@@ -87,7 +90,13 @@ func (s *Server) forward(next http.Handler) http.Handler {
 			r.Out.Host = r.In.Host
 			r.Out.Header.Set(hopHeader, strconv.Itoa(hops(r.In)+1))
 		},
-		Transport:     s.deps.Forward,
+		Transport: s.deps.Forward,
+		ModifyResponse: func(r *http.Response) error {
+			if to, ok := r.Request.Context().Value(leaderKey{}).(string); ok {
+				r.Header.Set(leaderHeader, to)
+			}
+			return nil
+		},
 		FlushInterval: -1, // streams pass through message by message
 		ErrorHandler:  s.forwardFailed,
 	}

@@ -86,7 +86,9 @@ func syncDir(fs vfs.FS, dir string) error {
 }
 
 // writeSynced makes a file with a content that is durable; its entry in the directory is not yet.
-func writeSynced(fs vfs.FS, path string, b []byte) error {
+func writeSynced(fs vfs.FS, path string, b []byte) error { return writeFile(fs, path, b, true) }
+
+func writeFile(fs vfs.FS, path string, b []byte, sync bool) error {
 	f, err := fs.Create(path, writeCategory)
 	if err != nil {
 		return err
@@ -94,10 +96,19 @@ func writeSynced(fs vfs.FS, path string, b []byte) error {
 	if len(b) > 0 {
 		_, err = f.Write(b)
 	}
-	if err == nil {
+	if err == nil && sync {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
+}
+
+// syncFile makes a file's bytes durable that were written through another handle.
+func syncFile(fs vfs.FS, path string) error {
+	f, err := fs.OpenReadWrite(path, writeCategory)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // truncateFile cuts a file that nobody has open for writing, durably. Where files can't be cut in place, a

@@ -27,11 +27,23 @@ func (st *staging) SyncAndCompare(ctx context.Context, want store.File) error {
 		return err
 	}
 	// A copy resumes from what was compared, also after a power cut.
-	if err := syncDir(st.s.fs, st.dir); err != nil {
+	if err := st.syncEntries(); err != nil {
 		return fmt.Errorf("sync staged file %s: %w", f.name, err)
 	}
-	st.entries = true
 	return nil
+}
+
+// syncEntries makes the directory durable with all that it lists.
+func (st *staging) syncEntries() error {
+	err := syncDir(st.s.fs, st.dir)
+	if err == nil {
+		err = st.s.makeDir(st.s.fs.PathDir(st.dir))
+	}
+	if err == nil {
+		err = st.s.syncParents(st.dir)
+	}
+	st.entries = err == nil
+	return err
 }
 
 // prove syncs f, re-reads what was not compared since it was written, and compares all digests with
@@ -211,7 +223,8 @@ func (st *staging) covers(start, leo cluster.Offset) error {
 	return nil
 }
 
-// seal writes the state file and syncs the directory. Stage has synced its entry in the parent.
+// seal writes the state file, in place and not synced: in a staging directory it counts for nothing, and the next
+// attempt removes it. Install makes it durable together with the marker.
 func (st *staging) seal(m store.Manifest) error {
 	s := &state{
 		Identity: store.Identity(st.move), LogStart: m.LogStart, Hidden: m.HWM < m.LEO, HWM: m.HWM,
@@ -226,10 +239,14 @@ func (st *staging) seal(m store.Manifest) error {
 		s.Segments = append(s.Segments, segmentState{Base: f.chk.base, Sealed: i+1 < len(files), Size: f.size, LastTime: f.chk.last})
 		final.files[f.name] = &scanned{size: f.size, chk: f.chk, hash: f.hash, blocks: f.hash.blocks()}
 	}
-	if err := writeState(st.s.fs, st.dir, s); err != nil {
+	if err := writeFile(st.s.fs, st.s.fs.PathJoin(st.dir, stateName), s.encode(), false); err != nil {
 		return fmt.Errorf("finalize partition %s: %w", st.sl.p, err)
 	}
-	st.entries = true // writeState has synced the directory
+	if len(files) > 0 && !st.entries {
+		if err := st.syncEntries(); err != nil {
+			return fmt.Errorf("finalize partition %s: %w", st.sl.p, err)
+		}
+	}
 	st.final = final
 	return nil
 }

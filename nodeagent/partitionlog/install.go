@@ -39,7 +39,11 @@ func (st *staging) Install(pending store.Pending) error {
 	if err := st.mark(pending, to); err != nil {
 		return fmt.Errorf("install partition %s: %w", p, err)
 	}
-	moved, err := s.move(st.dir, to)
+	moved, err := s.rename(st.dir, to)
+	if err == nil && st.entries {
+		// What was never durable where it was can't come back there.
+		err = s.syncParents(st.dir)
+	}
 	if moved {
 		m := &copyMeta{identity: store.Identity(st.move), pending: &pending}
 		m.bytes.Store(st.meta.bytes.Load())
@@ -74,6 +78,11 @@ func (st *staging) mark(pending store.Pending, to string) error {
 	if err != nil {
 		return err
 	}
-	// The marker is durable before the directory is in the active place, where a copy without one is served.
-	return errors.Join(f.Close(), syncDir(fs, st.dir))
+	// State and marker are durable before the directory is in the active place, where a copy without a marker is
+	// served. The file comes first: what it makes the file system write has the directory's entries in it, so that
+	// most often the second sync finds nothing to do.
+	if err := errors.Join(f.Close(), syncFile(fs, fs.PathJoin(st.dir, stateName))); err != nil {
+		return err
+	}
+	return syncDir(fs, st.dir)
 }

@@ -59,6 +59,7 @@ type Log struct {
 	saver struct {
 		sync.Mutex
 		seq   uint64 // the newest change that is durable
+		floor floor  // what the durable state says of the end
 		ended bool   // the directory may belong to another copy
 	}
 }
@@ -193,7 +194,7 @@ func (l *Log) close() error {
 	l.view.Unlock()
 	// A floor at the end spares the next opening a sync. Without it the log is recovered all the same, so
 	// a failure is not the caller's business; nor is the floor of a log that can't be trusted.
-	if !damaged && !l.tailLeft {
+	if !damaged && !l.tailLeft && !l.saved() {
 		_ = l.save(l.changedState(func() {}))
 	}
 	l.saver.Lock()
@@ -228,8 +229,30 @@ func (l *Log) save(seq uint64) error {
 	if err := writeState(l.store.fs, l.dir, st); err != nil {
 		return err
 	}
-	l.saver.seq = now
+	l.saver.seq, l.saver.floor = now, floorOf(st)
 	return nil
+}
+
+// floor is the last segment that a state lists, and how much of it is durable.
+type floor struct {
+	base cluster.Offset
+	size int64
+}
+
+func floorOf(st *state) floor {
+	if n := len(st.Segments); n > 0 {
+		return floor{st.Segments[n-1].Base, st.Segments[n-1].Size}
+	}
+	return floor{}
+}
+
+// saved says that the durable state has everything already.
+func (l *Log) saved() bool {
+	l.saver.Lock()
+	defer l.saver.Unlock()
+	l.view.RLock()
+	defer l.view.RUnlock()
+	return l.saver.seq >= l.view.seq && l.saver.floor == floorOf(l.stateLocked())
 }
 
 func (l *Log) stateLocked() *state {

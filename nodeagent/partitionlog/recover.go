@@ -33,6 +33,7 @@ func openLog(s *Store, sl *slot, m *copyMeta, epoch cluster.Epoch, token *store.
 	if err != nil {
 		return nil, err
 	}
+	l.saver.floor = floorOf(st)
 	l.view.logStart = st.LogStart
 	for _, g := range st.Groups {
 		l.view.groups[g.Group] = g.Offset

@@ -24,7 +24,7 @@ type staging struct {
 	move  cluster.MoveID
 	dir   string
 	files map[string]*stagedFile
-	// entries says that the directory's entries are durable.
+	// entries says that the directory's entries are durable, and so is the directory itself.
 	entries bool
 	// final is what the last Finalize proved; nil after every change.
 	final *carried
@@ -65,14 +65,8 @@ func (s *Store) Stage(ctx context.Context, p cluster.PartitionID, move cluster.M
 		return nil, cluster.Errorf(cluster.ReasonBlocked, "partition %s: the staging of move %d is in use", p, move)
 	}
 	if meta == nil {
-		if err := s.makeDir(s.fs.PathDir(dir)); err != nil {
-			return nil, fmt.Errorf("stage partition %s: %w", p, err)
-		}
-		err := s.fs.MkdirAll(dir, dirMode)
-		if err == nil {
-			err = s.syncParents(dir)
-		}
-		if err != nil {
+		// Not synced: an empty directory is worth nothing, and syncEntries comes before what is staged counts.
+		if err := s.fs.MkdirAll(dir, dirMode); err != nil {
 			return nil, fmt.Errorf("stage partition %s: %w", p, err)
 		}
 		meta = &copyMeta{identity: store.Identity(move)}

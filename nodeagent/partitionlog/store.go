@@ -206,32 +206,49 @@ func notOwner(p cluster.PartitionID) error {
 func (s *Store) Copies() ([]store.Copy, error) {
 	var out []store.Copy
 	for _, sl := range s.allSlots() {
-		at := len(out)
-		sl.view.Lock()
-		add := func(place store.Place, m *copyMeta) {
-			out = append(out, store.Copy{
-				Partition: sl.p, Place: place, Identity: m.identity, Pending: m.pending,
-				Bytes: cluster.Bytes(m.bytes.Load()),
-			})
-		}
-		if m := sl.view.active; m != nil {
-			add(store.Active, m)
-			if l := sl.view.log; l != nil {
-				out[len(out)-1].Open, out[len(out)-1].Bytes = true, l.Size()
-			}
-		}
-		for _, m := range sl.view.staged {
-			add(store.Staged, m)
-		}
-		for _, m := range sl.view.quarantined {
-			add(store.Quarantined, m)
-		}
-		sl.view.Unlock()
-		slices.SortFunc(out[at:], func(a, b store.Copy) int {
-			return cmp.Or(cmp.Compare(a.Place, b.Place), cmp.Compare(a.Identity, b.Identity))
-		})
+		out = sl.appendCopies(out)
 	}
 	return out, nil
+}
+
+// CopiesOf is Copies of one partition, without a look at the others.
+func (s *Store) CopiesOf(p cluster.PartitionID) ([]store.Copy, error) {
+	s.mu.Lock()
+	sl := s.mu.slots[p]
+	s.mu.Unlock()
+	if sl == nil {
+		return nil, nil
+	}
+	return sl.appendCopies(nil), nil
+}
+
+// appendCopies appends the slot's copies by place and identity.
+func (sl *slot) appendCopies(out []store.Copy) []store.Copy {
+	at := len(out)
+	sl.view.Lock()
+	add := func(place store.Place, m *copyMeta) {
+		out = append(out, store.Copy{
+			Partition: sl.p, Place: place, Identity: m.identity, Pending: m.pending,
+			Bytes: cluster.Bytes(m.bytes.Load()),
+		})
+	}
+	if m := sl.view.active; m != nil {
+		add(store.Active, m)
+		if l := sl.view.log; l != nil {
+			out[at].Open, out[at].Bytes = true, l.Size()
+		}
+	}
+	for _, m := range sl.view.staged {
+		add(store.Staged, m)
+	}
+	for _, m := range sl.view.quarantined {
+		add(store.Quarantined, m)
+	}
+	sl.view.Unlock()
+	slices.SortFunc(out[at:], func(a, b store.Copy) int {
+		return cmp.Or(cmp.Compare(a.Place, b.Place), cmp.Compare(a.Identity, b.Identity))
+	})
+	return out
 }
 
 // Create implements store.PartitionStore.
@@ -398,13 +415,21 @@ func (s *Store) makeDir(dir string) error {
 // there are two of them after a power cut, and load removes one; the other order could leave none. With
 // an error, moved says whether the rename took place all the same.
 func (s *Store) move(from, to string) (moved bool, err error) {
+	if moved, err = s.rename(from, to); err == nil {
+		err = s.syncParents(from)
+	}
+	return moved, err
+}
+
+// rename is move without the sync of the old parent.
+func (s *Store) rename(from, to string) (moved bool, err error) {
 	if err := s.makeDir(s.fs.PathDir(to)); err != nil {
 		return false, err
 	}
 	if err := s.fs.Rename(from, to); err != nil {
 		return false, fmt.Errorf("move copy: %w", err)
 	}
-	return true, s.syncParents(to, from)
+	return true, s.syncParents(to)
 }
 
 // syncParents syncs the parents of paths, in order.

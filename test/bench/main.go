@@ -1,5 +1,6 @@
 // Bench measures moves on real processes and prints a table: how long a partition is frozen, by its size and with
-// writes going on, how much is read inside the freeze, and how fast it is copied. Run it by `make bench`.
+// writes going on, how much is read inside the freeze, and how fast it is copied; then how many empty partitions a
+// drain moves in a second. Run it by `make bench`.
 //
 // Absolute figures mean little on shared machines. The first rows are the cost of a freeze's parts, measured in the
 // same run: one synced write, and one commit of the controllers.
@@ -33,6 +34,8 @@ func main() {
 type bench struct {
 	release string
 	moves   int
+	drained uint
+	only    string
 	cluster *harness.Cluster
 	w       *tabwriter.Writer
 }
@@ -41,6 +44,8 @@ func run() error {
 	b := &bench{w: tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)}
 	flag.StringVar(&b.release, "release", "bin/naradctl-plane", "the release `binary`")
 	flag.IntVar(&b.moves, "moves", 20, "moves of each partition")
+	flag.UintVar(&b.drained, "drain", 2000, "empty partitions, half of which are drained off a node")
+	flag.StringVar(&b.only, "only", "", "freeze or drain; both when empty")
 	flag.Parse()
 	var err error
 	if b.release, err = filepath.Abs(b.release); err != nil {
@@ -63,6 +68,19 @@ func run() error {
 	if err := b.parts(ctx, dir); err != nil {
 		return err
 	}
+	if b.only != "drain" {
+		if err := b.freezes(ctx); err != nil {
+			return err
+		}
+	}
+	if b.only != "freeze" {
+		return b.drain(ctx, uint32(b.drained))
+	}
+	return nil
+}
+
+// freezes moves partitions of several sizes.
+func (b *bench) freezes(ctx context.Context) error {
 	fmt.Fprintln(b.w, "partition\twrites/s\tmoves\tfreeze p50\tp99\tmax\tread in freeze p50\tmax\tcopy MB/s p50\tconverged\t")
 	for _, c := range []struct {
 		name  string

@@ -241,6 +241,24 @@ func copies(t *testing.T, in *Instance) []store.Copy {
 	t.Helper()
 	cs, err := in.Store.Copies()
 	must(t, err)
+	one, ok := in.Store.(interface {
+		CopiesOf(p cluster.PartitionID) ([]store.Copy, error)
+	})
+	if !ok {
+		return cs
+	}
+	// A store may offer the copies of one partition. They are the same.
+	byPartition := map[cluster.PartitionID][]store.Copy{}
+	for _, c := range cs {
+		byPartition[c.Partition] = append(byPartition[c.Partition], c)
+	}
+	for p, want := range byPartition {
+		got, err := one.CopiesOf(p)
+		must(t, err)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("CopiesOf(%s) (-Copies +CopiesOf):\n%s", p, diff)
+		}
+	}
 	return cs
 }
 
