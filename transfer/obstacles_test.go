@@ -227,6 +227,49 @@ func TestC13InstallFailsWithoutALeader(t *testing.T) {
 	exactly(t, b, id, want)
 }
 
+// C14, C09, I6: the destination's disk hangs inside the freeze. What makes no progress keeps no freeze: the source accepts
+// again within the TTL and the time to revoke, and the move ends when the disk works again.
+func TestC14StuckDrainLetsGo(t *testing.T) {
+	p := newPlane(t)
+	a, b := newNode(t, p, "a"), newNode(t, p, "b")
+	var armed atomic.Bool
+	hangs, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	b.wrapFS = func(fs vfs.FS) vfs.FS {
+		return errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if armed.Load() && strings.Contains(op.Path, "staging") && (op.Kind == errorfs.OpFileWriteAt || op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData) {
+				once.Do(func() { close(hangs) })
+				<-release
+			}
+			return nil
+		}))
+	}
+	a.start()
+	b.start()
+	id := cluster.PartitionID{Topic: p.createTopic("t", "a")}
+	eventually(t, "open", func() bool { return p.assignment(id).Opened })
+	want := fill(t, a, id, "r", 20, 1000)
+	b.observeStart(func(effect string) {
+		if effect == "Drain" {
+			armed.Store(true)
+		}
+	})
+	p.setTarget(id, "b")
+	<-hangs
+	stuck := time.Now()
+	eventually(t, "the source accepts again", func() bool { return a.append(id, "meanwhile") == nil })
+	if took := time.Since(stuck); took > 10*b.settings.HandoffTTL {
+		t.Errorf("it took %s, the TTL is %s", took, b.settings.HandoffTTL)
+	}
+	if g := p.assignment(id); g.Granted && g.Handoff == 1 {
+		t.Errorf("it accepts while the grant is live: %+v", g)
+	}
+	armed.Store(false)
+	close(release)
+	moved(t, p, id, "b")
+	exactly(t, b, id, append(want, "meanwhile"))
+}
+
 // C21: retention removes segments, and the log rolls, while they are copied. The copy ends, without a hole, and nothing
 // that was removed comes back.
 func TestC21RetentionDuringTheCopy(t *testing.T) {

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -59,6 +60,46 @@ func TestC07KillAtEveryPoint(t *testing.T) {
 			return nil
 		}))
 		e.Logf("%s killed at %s: %s -> %s, ended after %s", process, k.point, from, to, time.Since(began).Round(time.Millisecond))
+	}
+	e.verdict()
+}
+
+// TestC07LeaderDiesAtEveryStep: kill -9 of the leader while the destination, or the source, is between two effects of a move. The
+// move goes on under the next leader.
+func TestC07LeaderDiesAtEveryStep(t *testing.T) {
+	e := start(t, 3, 2)
+	topic := e.topic("orders", 2)
+	e.fill("orders", 2<<20)
+	e.traffic("orders")
+	source := []string{faults.HandoffMarked, faults.HandoffGranted, faults.HandoffFrozen, faults.ReclaimConfirmed, faults.ReclaimDeleted}
+	for _, point := range append(source,
+		faults.MoveBegun, faults.MoveFileStaged, faults.MoveSealedSynced, faults.MoveConverged, faults.MoveFrozen, faults.MoveDrained,
+		faults.MoveVerified, faults.MoveInstalled, faults.MoveFlipReply, faults.MoveFlipped, faults.MoveOpened, faults.MoveReported,
+	) {
+		a := e.assignment("orders", 0)
+		from, to := a.GetOwner(), e.other(a)
+		process := to
+		if slices.Contains(source, point) {
+			process = from
+		}
+		record := e.arm(process, point, "block", topic.GetTopicId())
+		_, err := e.cluster.API.StartMove(e.ctx, "orders", 0, to)
+		e.must(err)
+		e.struck(record)
+		name, err := e.cluster.API.Leader(e.ctx)
+		e.must(err)
+		leader := e.cluster.Process(name)
+		e.must(leader.Kill())
+		e.must(leader.Start())
+		e.must(harness.DisarmFaults(e.ctx, e.cluster.Process(process)))
+		e.moved("orders", 0, to)
+		e.must(harness.Poll(e.ctx, "the stale copy is reclaimed", func() error {
+			if left := e.copiesOnDisk(topic, 0); len(left) != 1 {
+				return fmt.Errorf("copies: %v", left)
+			}
+			return nil
+		}))
+		e.Logf("leader %s killed while %s was at %s", name, process, point)
 	}
 	e.verdict()
 }
