@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -97,7 +98,9 @@ func TestExitCodes(t *testing.T) {
 		"public address":      {nil, []string{"agent", "--listen", "10.0.0.1:7500"}, codeUsage, "insecure: true"},
 		"cancel and wait":     {nil, []string{"cluster", "decommission", "a", "--cancel", "--wait"}, codeUsage, "--cancel"},
 		"invalid":             {cluster.Invalid("name", "bad"), []string{"topic", "describe", "x"}, codeUsage, "name: bad"},
-		"not found":           {refusal(cluster.ReasonNotFound, "topic x does not exist"), []string{"topic", "describe", "x"}, codeNotFound, "topic x does not exist"},
+		"not found":           {refusal(cluster.ReasonNotFound, "topic x does not exist"), []string{"topic", "describe", "x"}, codeNotFound, "topic x does not exist (see: naradctl-plane topic list)"},
+		"unknown node":        {refusal(cluster.ReasonNotFound, "node x is no member"), []string{"cluster", "decommission", "x"}, codeNotFound, "naradctl-plane cluster members"},
+		"bad flag value":      {nil, []string{"topic", "create", "x", "--partitions", "many"}, codeUsage, `--partitions: "many" is no uint32`},
 		"refused":             {refusal(cluster.ReasonBlocked, "no receivers"), []string{"cluster", "decommission", "a"}, codeRefused, "refused: no receivers"},
 		"no leader":           {refusal(cluster.ReasonNoLeader, "no leader"), []string{"topic", "describe", "x", "--timeout", "300ms"}, codeNoLeader, "no leader"},
 		"stale":               {refusal(cluster.ReasonStaleEpoch, "stale"), []string{"topic", "describe", "x"}, codeError, "stale"},
@@ -250,6 +253,12 @@ func TestC39DryRunWithBlockersIsARefusal(t *testing.T) {
 	if got.code != codeRefused || !strings.Contains(got.stderr, "no receivers") || !strings.Contains(got.stdout, "nothing was changed") {
 		t.Errorf("got %s", got)
 	}
+	for i := range 1000 {
+		a.drain.Blockers = append(a.drain.Blockers, fmt.Sprintf("partition t/%d: no receivers", i))
+	}
+	if long := run(t, "", "cluster", "decommission", "a", "--dry-run", "--addr", a.address); !strings.Contains(long.stderr, "; and 991 more (-o json has all)") {
+		t.Errorf("many blockers: got %s", long)
+	}
 	want := &planev1.DecommissionRequest{Id: "a", OtherIds: []string{"b"}, DryRun: true, Reason: "rack"}
 	req, ok := a.requests()[0].(*planev1.DecommissionRequest)
 	if !ok {
@@ -306,6 +315,53 @@ func TestProduceFromStandardInput(t *testing.T) {
 	}
 	if total != n {
 		t.Errorf("sent %d records, want %d", total, n)
+	}
+}
+
+// TestProduceNamesTheLineThatIsTooLong, and how much was accepted before it.
+func TestProduceNamesTheLineThatIsTooLong(t *testing.T) {
+	a := serveAnswers(t)
+	longest := strings.Repeat("x", cluster.MaxRecordBytes)
+	if got := run(t, longest+"\r\n", "produce", "orders", "--agent", a.address); got.code != codeDone {
+		t.Errorf("the longest record: got %s", got)
+	}
+	got := run(t, strings.Repeat("line\n", batchRecords+1)+longest+"x\n", "produce", "orders", "--agent", a.address)
+	if got.code != codeUsage || !strings.Contains(got.stderr, "500 records accepted, then: ") || !strings.Contains(got.stderr, "502") {
+		t.Errorf("got %s", got)
+	}
+	if got := run(t, longest+longest, "produce", "orders", "--agent", a.address); !strings.Contains(got.stderr, "line 1 of standard input is longer than 1048576 bytes") {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestMovesWatchGoesOn: an answer that does not come is told once, and a move too short to be seen is seen at its end.
+func TestMovesWatchGoesOn(t *testing.T) {
+	a := serveAnswers(t)
+	set := func(err error, m *planev1.ListMovesResponse) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.err, a.moves = err, m
+	}
+	record := func(id uint64, index uint32) *planev1.MoveRecord {
+		return &planev1.MoveRecord{MoveId: id, Partition: &planev1.Partition{Topic: "orders", Index: index}, Source: "node-1",
+			Destination: "node-2", Kind: planev1.OutcomeKind_OUTCOME_KIND_FLIPPED, Reason: "drain node-1"}
+	}
+	old := record(1, 1)
+	set(nil, &planev1.ListMovesResponse{History: []*planev1.MoveRecord{old}})
+	w := start(t, "cluster", "moves", "--watch", "--addr", a.address)
+	eventually(t, "the head", func() bool { return strings.Contains(w.stdout.String(), "PARTITION") })
+	set(refusal(cluster.ReasonLimit, "busy"), nil)
+	eventually(t, "the complaint", func() bool { return strings.Contains(w.stderr.String(), "waiting: busy") })
+	set(nil, &planev1.ListMovesResponse{History: []*planev1.MoveRecord{old, record(2, 2)}})
+	eventually(t, "the end of a move", func() bool { return strings.Contains(w.stdout.String(), "orders/2") })
+	if code := w.end(t); code != codeDone {
+		t.Errorf("ended with %d", code)
+	}
+	if out := w.stdout.String(); strings.Contains(out, "orders/1") || !strings.Contains(out, "flipped") {
+		t.Errorf("printed:\n%s", out)
+	}
+	if n := strings.Count(w.stderr.String(), "busy"); n != 1 {
+		t.Errorf("complained %d times", n)
 	}
 }
 

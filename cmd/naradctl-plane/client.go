@@ -72,12 +72,22 @@ func (a *app) limit(ctx context.Context, waits bool) (context.Context, context.C
 func call[T any](ctx context.Context, a *app, fn func(context.Context, clients) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	return eachAddress(ctx, a.addrs, "controller", func(ctx context.Context, address string) (T, error) {
+	return eachAddress(ctx, a.addrs, a.controllers(), func(ctx context.Context, address string) (T, error) {
 		return fn(ctx, a.newClients(address))
 	})
 }
 
-func eachAddress[T any](ctx context.Context, addrs []string, what string, fn func(context.Context, string) (T, error)) (T, error) {
+// party is whom a command asks, for its errors.
+type party struct{ what, flag string }
+
+func (a *app) controllers() party {
+	if a.joining {
+		return party{"controller", "--join"}
+	}
+	return party{"controller", "--addr"}
+}
+
+func eachAddress[T any](ctx context.Context, addrs []string, p party, fn func(context.Context, string) (T, error)) (T, error) {
 	var zero T
 	for {
 		var noLeader error
@@ -103,18 +113,18 @@ func eachAddress[T any](ctx context.Context, addrs []string, what string, fn fun
 			}
 		}
 		if noLeader == nil {
-			return zero, unreachable(ctx, what, failed)
+			return zero, unreachable(ctx, p, failed)
 		}
 		select {
 		case <-ctx.Done():
-			return zero, fmt.Errorf("%w (are most controllers running? see: naradctl-plane cluster status)", noLeader)
+			return zero, fmt.Errorf("%w (most of the controllers must run and reach each other; asked: %s)", noLeader, strings.Join(addrs, ", "))
 		case <-time.After(leaderPause):
 		}
 	}
 }
 
-func unreachable(ctx context.Context, what string, failed []string) error {
-	err := fmt.Errorf("no %s answers: %s (is it running? other addresses: --addr)", what, strings.Join(failed, "; "))
+func unreachable(ctx context.Context, p party, failed []string) error {
+	err := fmt.Errorf("no %s answers: %s (is it running? other addresses: %s)", p.what, strings.Join(failed, "; "), p.flag)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return withCode(codeTimeout, err)
 	}
@@ -128,6 +138,9 @@ func shorten(err error) error {
 		return op.Err
 	}
 	var ce *connect.Error
+	if errors.As(err, &ce) && ce.Code() == connect.CodeUnimplemented {
+		return errors.New("something else listens there (controllers are asked by --addr, agents by --agent)")
+	}
 	if errors.As(err, &ce) && ce.Message() != "" {
 		return errors.New(ce.Message())
 	}

@@ -76,10 +76,11 @@ func statusTable(w io.Writer, m *planev1.GetClusterStatusResponse) {
 		leader = "none"
 	}
 	row(w, "cluster", m.GetClusterId())
-	row(w, "controllers", fmt.Sprintf("%d voters, %d learners, leader %s, term %d", m.GetVoters(), m.GetLearners(), leader, m.GetTerm()))
+	row(w, "controllers", fmt.Sprintf("%s, %s, leader %s, term %d", plural(int(m.GetVoters()), "voter"),
+		plural(int(m.GetLearners()), "learner"), leader, m.GetTerm()))
 	row(w, "nodes", fmt.Sprintf("%d alive, %d dead, %d draining", m.GetNodesAlive(), m.GetNodesDead(), m.GetNodesDraining()))
 	row(w, "moves", fmt.Sprintf("%d in flight, %d blocked", m.GetMovesInFlight(), m.GetMovesBlocked()))
-	row(w, "data", fmt.Sprintf("%d topics, %d partitions, %s", m.GetTopics(), m.GetPartitions(), size(m.GetBytes())))
+	row(w, "data", fmt.Sprintf("%s, %s, %s", plural(int(m.GetTopics()), "topic"), plural(int(m.GetPartitions()), "partition"), size(m.GetBytes())))
 	row(w, "revision", m.GetRevision())
 }
 

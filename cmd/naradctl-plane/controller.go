@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -237,6 +238,9 @@ func hopeless(err error) bool {
 // manager does not try.
 func startRefused(daemon, dir string, err error) error {
 	wrapped := fmt.Errorf("%s does not start with data directory %s: %w", daemon, dir, err)
+	if errors.Is(err, fs.ErrPermission) {
+		wrapped = fmt.Errorf("%w; the directory must be writable for this user, or choose another one with --data-dir", wrapped)
+	}
 	if hopeless(err) {
 		return withCode(codeRefused, wrapped)
 	}

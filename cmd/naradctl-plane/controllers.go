@@ -38,15 +38,17 @@ func (a *app) controllersCommand() *cobra.Command {
 
 func controllersTable(w io.Writer, m *planev1.ListControllersResponse) {
 	row(w, "NAME", "ROLE", "LEADER", "ACTIVE", "LAG", "ADDRESS", "RAFT ID")
+	voters := 0
 	for _, s := range m.GetControllers() {
 		c := s.GetController()
-		role := "voter"
-		if c.GetLearner() {
-			role = "learner"
+		role := "learner"
+		if !c.GetLearner() {
+			role = "voter"
+			voters++
 		}
 		row(w, c.GetName(), role, yes(s.GetLeader()), yes(s.GetActive()), s.GetLagEntries(), c.GetAddress(), c.GetRaftId())
 	}
-	fmt.Fprintf(w, "term %d; a leader is still elected when %s fail\n", m.GetTerm(), plural(int(m.GetFailureTolerance()), "voter"))
+	fmt.Fprintf(w, "term %d; %d of %s may be away\n", m.GetTerm(), m.GetFailureTolerance(), plural(voters, "voter"))
 }
 
 func (a *app) removeControllerCommand() *cobra.Command {

@@ -167,6 +167,23 @@ func TestC40QuickStart(t *testing.T) {
 	if out := ok(t, "", "consume", "orders", "--group", "me", addr); out != "" {
 		t.Errorf("acknowledged records came again:\n%s", out)
 	}
+	// Each part has its own metrics, as a daemon has, and what did not happen yet is a zero.
+	for name, series := range map[string][]string{
+		"ctl-1": {`naradplane_moves_total{outcome="flipped"} 2`, `naradplane_moves_total{outcome="forced"} 0`,
+			`naradplane_moves_in_flight{phase="frozen"} 0`, "naradplane_move_bytes_total ", "naradplane_move_freeze_seconds_count 2",
+			"naradplane_move_non_converged_total 0", "naradplane_move_retries_total 0"},
+		"node-2": {"naradnode_ingress_accepted_records_total ", "naradnode_lease_valid 1"},
+	} {
+		_, page := get(t, "http://"+d.address(t, name)+"/metrics")
+		for _, want := range series {
+			if !strings.Contains(page, "\n"+want) {
+				t.Errorf("the metrics of %s lack %q", name, want)
+			}
+		}
+		if strings.Contains(page, "\nnaradnode_") != (name == "node-2") {
+			t.Errorf("the metrics of %s are mixed with others", name)
+		}
+	}
 	if r := run(t, "", "topic", "describe", "nothing", addr); r.code != codeNotFound {
 		t.Errorf("describe of an unknown topic: %s", r)
 	}
@@ -345,6 +362,9 @@ func TestRESTTakesWhatCurlSends(t *testing.T) {
 	}
 	if code, body := post("http://"+node+"/v1/topics/t/consume", `{"group":"g","wait":"5s"}`); code != http.StatusOK || !strings.Contains(body, "aGVsbG8=") {
 		t.Errorf("consume: %d %s", code, body)
+	}
+	if code, body := post("http://"+addr+"/naradplane.v1.TopicService/DescribeTopic", `{"name":"t"}`); code != http.StatusOK || !strings.Contains(body, "node-1") {
+		t.Errorf("describe by Connect: %d %s", code, body)
 	}
 	if code, body := post("http://"+addr+"/v1/cluster/members/nobody/decommission", ""); code != http.StatusNotFound || !strings.Contains(body, "nobody") {
 		t.Errorf("decommission of an unknown node: %d %s", code, body)

@@ -35,7 +35,7 @@ func (a *app) agentAddresses(ctx context.Context, given []string) ([]string, err
 	}
 	m, err := a.members(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("find the agents: %w; agents serve without controllers, too: --agent HOST:PORT", err)
 	}
 	var first, last []string
 	for _, e := range m.GetMembers() {
@@ -59,7 +59,7 @@ func (a *app) agentAddresses(ctx context.Context, given []string) ([]string, err
 func ask[T any](ctx context.Context, a *app, agents []string, fn func(context.Context, nodev1connect.DataServiceClient) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	return eachAddress(ctx, agents, "agent", func(ctx context.Context, address string) (T, error) {
+	return eachAddress(ctx, agents, party{"agent", "--agent"}, func(ctx context.Context, address string) (T, error) {
 		return fn(ctx, a.newDataClient(address))
 	})
 }
@@ -101,7 +101,7 @@ func (a *app) produce(ctx context.Context, topic, key string, given, values []st
 			return c.Produce(ctx, &nodev1.ProduceRequest{Topic: topic, Records: batch})
 		})
 		if err != nil {
-			return fmt.Errorf("after %d accepted records: %w", total.Accepted, err)
+			return partly(total.Accepted, err)
 		}
 		total.Accepted += m.GetAccepted()
 		return nil
@@ -114,12 +114,20 @@ func (a *app) produce(ctx context.Context, topic, key string, given, values []st
 			}
 		}
 	} else if err := eachLine(in, b.add); err != nil {
-		return err
+		return partly(total.Accepted, err)
 	}
 	if err := b.flush(); err != nil {
 		return err
 	}
 	return a.print(total, func(w io.Writer) { fmt.Fprintf(w, "accepted %s\n", plural(int(total.Accepted), "record")) })
+}
+
+// partly adds to err what was done before it.
+func partly(accepted uint32, err error) error {
+	if accepted == 0 {
+		return err
+	}
+	return fmt.Errorf("%s accepted, then: %w", plural(int(accepted), "record"), err)
 }
 
 // batcher groups records into requests.
@@ -128,12 +136,13 @@ type batcher struct {
 	send  func([]*nodev1.ProduceRecord) error
 	batch []*nodev1.ProduceRecord
 	bytes int
+	count int // of all batches
 }
 
 func (b *batcher) add(value []byte) error {
 	if len(b.key)+len(value) > cluster.MaxRecordBytes {
-		return withCode(codeUsage, fmt.Errorf("record %d of this batch has %d bytes with its key; the limit is %d",
-			len(b.batch)+1, len(b.key)+len(value), cluster.MaxRecordBytes))
+		return withCode(codeUsage, fmt.Errorf("record %d has %d bytes with its key; at most %d are allowed",
+			b.count+1, len(b.key)+len(value), cluster.MaxRecordBytes))
 	}
 	if len(b.batch) == batchRecords || (len(b.batch) > 0 && b.bytes+len(value) > batchBytes) {
 		if err := b.flush(); err != nil {
@@ -142,6 +151,7 @@ func (b *batcher) add(value []byte) error {
 	}
 	b.batch = append(b.batch, &nodev1.ProduceRecord{Key: b.key, Value: bytes.Clone(value)})
 	b.bytes += len(b.key) + len(value)
+	b.count++
 	return nil
 }
 
@@ -156,13 +166,18 @@ func (b *batcher) flush() error {
 
 func eachLine(in io.Reader, fn func([]byte) error) error {
 	s := bufio.NewScanner(in)
-	s.Buffer(make([]byte, 64<<10), cluster.MaxRecordBytes+1)
+	s.Buffer(make([]byte, 64<<10), cluster.MaxRecordBytes+2) // with the end of the line
+	lines := 0
 	for s.Scan() {
+		lines++
 		if err := fn(s.Bytes()); err != nil {
 			return err
 		}
 	}
-	if err := s.Err(); err != nil {
+	switch err := s.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return withCode(codeUsage, fmt.Errorf("line %d of standard input is longer than %d bytes, which a record may have", lines+1, cluster.MaxRecordBytes))
+	case err != nil:
 		return fmt.Errorf("read standard input: %w", err)
 	}
 	return nil
@@ -186,8 +201,8 @@ func (a *app) consumeCommand() *cobra.Command {
 the group for a while (--visibility) and comes again unless it is acknowledged (--ack). Delivery is at
 least once; a move may deliver a record again, and never skips one.
 
-The table has partition, offset, key and value; -o json has one record on each line, with key and value
-in base64.`,
+The table has partition, offset, key and value; -o json has one record on each line and -o yaml one in
+each document, with key and value in base64.`,
 		Example: `  naradctl-plane consume orders --group billing --ack
   naradctl-plane consume orders --group billing --follow --ack -o json
   naradctl-plane consume orders --group look --max 10        # they come again after 30 s`,
@@ -253,8 +268,8 @@ func (c *consume) run(ctx context.Context) error {
 
 func (c *consume) show(m *nodev1.ConsumeResponse) error {
 	for _, r := range m.GetRecords() {
-		if c.output == "json" || c.output == "yaml" {
-			if err := writeJSONLine(c.stdout, r); err != nil {
+		if done, err := c.streamed(r); done {
+			if err != nil {
 				return err
 			}
 			continue

@@ -108,7 +108,7 @@ func (d *decommission) runDry(ctx context.Context) error {
 		return err
 	}
 	if len(m.GetBlockers()) > 0 {
-		return withCode(codeRefused, fmt.Errorf("%s could not leave: %s", strings.Join(d.ids, ", "), strings.Join(m.GetBlockers(), "; ")))
+		return withCode(codeRefused, fmt.Errorf("%s could not leave: %s", strings.Join(d.ids, ", "), few(m.GetBlockers())))
 	}
 	return nil
 }
@@ -209,6 +209,10 @@ func (d *decommission) waitGone(ctx context.Context) error {
 			if len(left) == 0 {
 				return d.gone(m, names, time.Since(started))
 			}
+			// The speed is news, too; that it can't be told now is none.
+			if moves, err := d.moves(ctx, false); err == nil {
+				line += d.speed(m, moves)
+			}
 			if line != last {
 				last = line
 				fmt.Fprintf(d.stderr, "%s  %s\n", time.Now().UTC().Format(time.RFC3339), line)
@@ -247,11 +251,43 @@ func (d *decommission) progress(m *planev1.ListMembersResponse) (left []string, 
 			p += fmt.Sprintf(", %d in quarantine", e.GetQuarantined())
 		}
 		if len(e.GetBlockers()) > 0 {
-			p += "; " + strings.Join(e.GetBlockers(), "; ")
+			p += "; " + few(e.GetBlockers())
 		}
 		parts = append(parts, p)
 	}
 	return left, strings.Join(parts, " | "), nil
+}
+
+// shownBlockers bounds how many are printed in one line; -o json has all.
+const shownBlockers = 10
+
+// few is a list in a line of text.
+func few(list []string) string {
+	if n := len(list) - shownBlockers; n > 0 {
+		return strings.Join(list[:shownBlockers], "; ") + fmt.Sprintf("; and %d more (-o json has all)", n)
+	}
+	return strings.Join(list, "; ")
+}
+
+// speed says how fast the nodes' data leaves and when that ends at this rate; empty when nothing is copied.
+func (d *decommission) speed(m *planev1.ListMembersResponse, moves *planev1.ListMovesResponse) string {
+	var left, rate uint64
+	for _, e := range m.GetMembers() {
+		if slices.Contains(d.ids, e.GetNode().GetNodeId()) {
+			left += e.GetBytes()
+		}
+	}
+	for _, v := range moves.GetMoves() {
+		if slices.Contains(d.ids, v.GetAssignment().GetOwner()) {
+			left -= min(left, v.GetProgress().GetDoneBytes())
+			rate += v.GetProgress().GetBytesPerSecond()
+		}
+	}
+	if rate == 0 {
+		return ""
+	}
+	eta := time.Duration(float64(left) / float64(rate) * float64(time.Second)).Round(time.Second)
+	return fmt.Sprintf("; %s to copy at %s/s, about %s", size(left), size(rate), eta)
 }
 
 func (d *decommission) gone(m *planev1.ListMembersResponse, names string, took time.Duration) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/naradctl/naradctl-plane/internal/config"
+	"github.com/naradctl/naradctl-plane/internal/telemetry"
 	"github.com/naradctl/naradctl-plane/nodeagent"
 )
 
@@ -25,6 +27,7 @@ type dev struct {
 	agents      int
 
 	addresses []string // of the controllers
+	agentsAt  []string // what to print of the agents
 	parts     []devPart
 }
 
@@ -41,7 +44,8 @@ func (a *app) devCommand() *cobra.Command {
 		Short: "Run controllers and agents in one process on loopback, to try things",
 		Long: `Run controllers and agents in one process on loopback, to try things. The code and the defaults are
 those of the daemons; data stays in --data-dir and is found again by the next run. Controllers listen
-from port 7400 on, agents from 7500 on, or on free ports where those are taken.`,
+from port 7400 on, agents from 7500 on, or on free ports where those are taken. Each of them serves its
+own /healthz, /readyz and /metrics, as a daemon does.`,
 		Example: "  naradctl-plane dev\n  naradctl-plane dev --controllers 3 --agents 5 --data-dir /tmp/narad",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -141,12 +145,16 @@ func (d *dev) addControllers(ctx context.Context) error {
 		if d.controllers > 1 {
 			c.Peers = peers
 		}
-		n, err := openController(ctx, c, ln, nil, d.Log.With(zap.String("controller", c.Name)), nil)
+		meters, page, err := telemetry.NewPage()
+		if err != nil {
+			return err
+		}
+		n, err := openController(ctx, c, ln, nil, d.Log.With(zap.String("controller", c.Name)), meters.Meter("naradplane"))
 		if err != nil {
 			return startRefused("controller", c.DataDir, err)
 		}
 		d.parts = append(d.parts, devPart{c.Name, func(ctx context.Context, started func()) error {
-			return n.run(ctx, d.Metrics, started)
+			return n.run(ctx, page, started)
 		}})
 	}
 	return nil
@@ -174,12 +182,27 @@ func (d *dev) addAgents() error {
 		if err != nil {
 			return errors.Join(startRefused("agent", c.DataDir, err), ln.Close())
 		}
+		meters, page, err := telemetry.NewPage()
+		if err == nil {
+			err = n.observe(meters.Meter("naradnode"))
+		}
+		if err != nil {
+			return errors.Join(err, n.agent.Close(), ln.Close())
+		}
+		d.agentsAt = append(d.agentsAt, fmt.Sprintf("agent %s listening on %s", c.NodeID, ln.Addr()))
 		d.parts = append(d.parts, devPart{c.NodeID, func(ctx context.Context, started func()) error {
-			d.announce("agent %s listening on %s", c.NodeID, ln.Addr())
-			return n.run(ctx, d.Metrics, started)
+			return n.run(ctx, page, started)
 		}})
 	}
 	return nil
+}
+
+// program is what the operator typed to start this, so that the lines that are printed can be pasted.
+func program() string {
+	if name := os.Args[0]; strings.HasSuffix(name, "naradctl-plane") && !strings.ContainsAny(name, " \t'\"") {
+		return name
+	}
+	return "naradctl-plane"
 }
 
 func (d *dev) greet() {
@@ -190,15 +213,18 @@ func (d *dev) greet() {
 	for i, a := range d.addresses {
 		d.announce("controller ctl-%d listening on %s", i+1, a)
 	}
+	for _, line := range d.agentsAt {
+		d.announce("%s", line)
+	}
 	d.announce(`
 Ready. In another terminal:
 
-  naradctl-plane topic create orders --partitions 6%[1]s
-  seq 1000 | naradctl-plane produce orders%[1]s
-  naradctl-plane cluster members%[1]s
-  naradctl-plane cluster decommission node-1 --wait%[1]s
-  naradctl-plane cluster moves --history%[1]s
-  naradctl-plane consume orders --group me --ack%[1]s
+  %[3]s topic create orders --partitions 6%[1]s
+  seq 1000 | %[3]s produce orders%[1]s
+  %[3]s cluster members%[1]s
+  %[3]s cluster decommission node-1 --wait%[1]s
+  %[3]s cluster moves --history%[1]s
+  %[3]s consume orders --group me --ack%[1]s
 
-Ctrl-C stops everything; the data stays in %[2]s.`, addr, d.dataDir)
+Ctrl-C stops everything; the data stays in %[2]s.`, addr, d.dataDir, program())
 }

@@ -23,7 +23,7 @@ const joinTimeout = time.Minute
 // askToJoin has an existing cluster admit this controller as a learner. Asking again after an unknown outcome is
 // answered like the first time, since name and store id are the same.
 func askToJoin(ctx context.Context, c config.Controller, creds *credentials, address, storeID string) (*etcdraft.JoinInfo, error) {
-	a := &app{addrs: c.Join, timeout: joinTimeout, creds: creds}
+	a := &app{addrs: c.Join, timeout: joinTimeout, creds: creds, joining: true}
 	req := &planev1.AddControllerRequest{Name: c.Name, Address: address, StoreId: storeID, RequestId: requestID()}
 	m, err := call(ctx, a, func(ctx context.Context, k clients) (*planev1.AddControllerResponse, error) {
 		return k.AddController(ctx, req)

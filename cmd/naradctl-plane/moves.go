@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,7 +45,7 @@ while frozen, which is the tail and not the partition.`,
 		},
 	}
 	cmd.Flags().BoolVar(&history, "history", false, "also ended moves, newest last")
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print a line at each change until interrupted")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print a line at each change and end until interrupted; goes on through elections")
 	return cmd
 }
 
@@ -55,17 +55,19 @@ func (a *app) moves(ctx context.Context, history bool) (*planev1.ListMovesRespon
 	})
 }
 
-var moveHead = []any{"PARTITION", "FROM", "TO", "PHASE", "DONE", "RATE", "LAG", "ETA", "ATTEMPT", "REASON"}
+func (a *app) moveHead() []any {
+	head := []any{"PARTITION", "FROM", "TO", "PHASE", "DONE", "RATE", "LAG", "ETA", "ATTEMPT", "REASON"}
+	if a.wide() {
+		head = append(head, "MOVE", "HANDOFF", "PASSES", "STARTED", "LAST ERROR")
+	}
+	return head
+}
 
 func (a *app) movesTable(w io.Writer, m *planev1.ListMovesResponse, history bool) {
 	if len(m.GetMoves()) == 0 {
 		fmt.Fprintln(w, "no moves in flight")
 	} else {
-		head := moveHead
-		if a.wide() {
-			head = append(head[:len(head):len(head)], "MOVE", "HANDOFF", "PASSES", "STARTED", "LAST ERROR")
-		}
-		row(w, head...)
+		row(w, a.moveHead()...)
 		for _, v := range m.GetMoves() {
 			row(w, a.moveCells(v)...)
 		}
@@ -89,7 +91,9 @@ func (a *app) moveCells(v *planev1.Move) []any {
 	if p != nil {
 		phase = enumWord(p.GetPhase(), "MOVE_PHASE_")
 		done = fmt.Sprintf("%s/%s", size(p.GetDoneBytes()), size(p.GetTotalBytes()))
-		rate = size(p.GetBytesPerSecond()) + "/s"
+		if p.GetBytesPerSecond() > 0 {
+			rate = size(p.GetBytesPerSecond()) + "/s"
+		}
 		lag = size(p.GetLagBytes())
 		attempt = strconv.Itoa(int(p.GetAttempt()))
 		if p.GetNonConverged() {
@@ -127,36 +131,33 @@ func (a *app) historyTable(w io.Writer, list []*planev1.MoveRecord) {
 	}
 }
 
-// watchMoves prints a line when a move appears, changes or ends. With -o json it prints the whole answer on
-// one line at each change.
+// watchMoves prints a line when a move appears, changes or ends. With -o json or yaml it prints the whole answer
+// at each change. It goes on through the election of a leader.
 func (a *app) watchMoves(ctx context.Context, history bool) error {
 	ctx, cancel := a.limit(ctx, true)
 	defer cancel()
 	ctx, stop := interruptible(ctx)
 	defer stop()
-	last, seen := map[string]string{}, ""
-	if a.output == "table" || a.output == "wide" {
-		fmt.Fprintln(a.stdout, "TIME  PARTITION  FROM  TO  PHASE  DONE  RATE  LAG  ETA  ATTEMPT  REASON")
-	}
+	w := &movesWatch{app: a, last: map[string]string{}}
+	table := a.output == "table" || a.output == "wide"
+	answered := false
 	for {
-		m, err := a.moves(ctx, history)
+		m, err := a.moves(ctx, history || table)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil:
+		case err != nil && (!answered || !transient(err)):
 			return err
-		}
-		if a.output == "json" || a.output == "yaml" {
-			b, err := encode(m)
-			if err != nil {
+		case err != nil:
+			w.complain(err)
+		case table:
+			answered, w.trouble = true, ""
+			w.changed(m)
+		default:
+			answered, w.trouble = true, ""
+			if err := w.whole(m); err != nil {
 				return err
 			}
-			if string(b) != seen {
-				seen = string(b)
-				fmt.Fprintln(a.stdout, seen)
-			}
-		} else {
-			a.changedMoves(m, last)
 		}
 		if !pause(ctx, pollInterval) {
 			return nil
@@ -164,29 +165,82 @@ func (a *app) watchMoves(ctx context.Context, history bool) error {
 	}
 }
 
-// changedMoves prints the rows that differ from last, and updates it.
-func (a *app) changedMoves(m *planev1.ListMovesResponse, last map[string]string) {
+// movesWatch is what a watch has printed.
+type movesWatch struct {
+	*app
+	begun   bool
+	seen    string            // the last whole answer
+	last    map[string]string // rows by partition and move
+	ended   map[uint64]bool   // moves in the history, which is bounded
+	trouble string
+}
+
+// complain says once why there is no news.
+func (w *movesWatch) complain(err error) {
+	if text := err.Error(); text != w.trouble {
+		w.trouble = text
+		fmt.Fprintf(w.stderr, "%s  waiting: %s\n", time.Now().UTC().Format(time.RFC3339), text)
+	}
+}
+
+// whole prints the answer unless it is the last one.
+func (w *movesWatch) whole(m *planev1.ListMovesResponse) error {
+	b, err := encode(m)
+	if err != nil || string(b) == w.seen {
+		return err
+	}
+	w.seen = string(b)
+	_, err = w.streamed(m)
+	return err
+}
+
+// watchRow pads columns to usual widths: later rows are not known when one is printed.
+func watchRow(w io.Writer, cells ...any) {
+	widths := []int{20, 14, 10, 10, 13, 17, 11, 8, 7, 7}
+	for i, c := range cells {
+		text := fmt.Sprint(c)
+		if text == "" {
+			text = "-"
+		}
+		if i < len(widths) && i < len(cells)-1 {
+			fmt.Fprintf(w, "%-*s  ", widths[i], text)
+		} else {
+			fmt.Fprint(w, text, "  ")
+		}
+	}
+	fmt.Fprintln(w)
+}
+
+// changed prints the rows that differ from those before, and the moves that ended since.
+func (w *movesWatch) changed(m *planev1.ListMovesResponse) {
 	now := time.Now().UTC().Format(time.RFC3339)
+	if !w.begun {
+		watchRow(w.stdout, append([]any{"TIME"}, w.moveHead()...)...)
+	}
+	ended := map[uint64]bool{}
+	for _, r := range m.GetHistory() {
+		ended[r.GetMoveId()] = true
+		if w.begun && !w.ended[r.GetMoveId()] {
+			s := r.GetStats()
+			watchRow(w.stdout, timestamp(r.GetEndedAt()), partitionName(r.GetPartition()), r.GetSource(), r.GetDestination(),
+				enumWord(r.GetKind(), "OUTCOME_KIND_"), size(s.GetBytes()), fmt.Sprintf("in %s, frozen for %s, %s",
+					orDash(duration(s.GetDuration())), orDash(duration(s.GetFreeze())), r.GetReason()))
+		}
+	}
+	w.begun, w.ended = true, ended
 	present := map[string]bool{}
 	for _, v := range m.GetMoves() {
 		key := fmt.Sprintf("%s@%d", partitionName(v.GetAssignment().GetPartition()), v.GetAssignment().GetMoveId())
 		present[key] = true
 		var b strings.Builder
-		tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-		row(tw, a.moveCells(v)...)
-		_ = tw.Flush() // a strings.Builder does not fail
-		if text := b.String(); last[key] != text {
-			last[key] = text
-			fmt.Fprint(a.stdout, now, "  ", text)
+		watchRow(&b, append([]any{now}, w.moveCells(v)...)...)
+		// The time alone is no change.
+		if text := strings.TrimPrefix(b.String(), now); w.last[key] != text {
+			w.last[key] = text
+			fmt.Fprint(w.stdout, b.String())
 		}
 	}
-	for key := range last {
-		if !present[key] {
-			delete(last, key)
-			name, _, _ := strings.Cut(key, "@")
-			fmt.Fprintln(a.stdout, now+"  "+name+"  ended")
-		}
-	}
+	maps.DeleteFunc(w.last, func(key, _ string) bool { return !present[key] })
 }
 
 func (a *app) moveCommand() *cobra.Command {

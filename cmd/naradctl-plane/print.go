@@ -72,6 +72,21 @@ func writeJSONLine(w io.Writer, m proto.Message) error {
 	return err
 }
 
+// streamed writes one message of a stream as -o asks: JSON on a line, or a YAML document. It does nothing, and says
+// so, when a table is wanted.
+func (a *app) streamed(m proto.Message) (bool, error) {
+	switch a.output {
+	case "json":
+		return true, writeJSONLine(a.stdout, m)
+	case "yaml":
+		if _, err := io.WriteString(a.stdout, "---\n"); err != nil {
+			return true, err
+		}
+		return true, writeYAML(a.stdout, m)
+	}
+	return false, nil
+}
+
 // writeYAML writes the JSON form as YAML, in the message's order of fields.
 func writeYAML(w io.Writer, m proto.Message) error {
 	b, err := encode(m)
@@ -143,6 +158,14 @@ func timestamp(t *timestamppb.Timestamp) string {
 		return ""
 	}
 	return t.AsTime().UTC().Format(time.RFC3339)
+}
+
+// orDash is s, or a dash for nothing.
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
 }
 
 // yes is "yes" or "-".

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/naradctl/naradctl-plane/internal/config"
 )
@@ -27,6 +28,7 @@ type app struct {
 	timeout        time.Duration
 	timeoutSet     bool
 	tls            config.TLS
+	joining        bool         // a new controller asks, not a person
 	creds          *credentials // nil for plain HTTP
 	http           *http.Client // made by the first call
 }
@@ -36,11 +38,30 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	root := newRoot(stdout, stderr)
 	root.SetArgs(args)
 	root.SetIn(stdin)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil {
-		fmt.Fprintf(stderr, "%s: %s\n", errorWord(err), strings.TrimSpace(err.Error()))
+		fmt.Fprintf(stderr, "%s: %s%s\n", errorWord(err), strings.TrimSpace(err.Error()), whatExists(cmd, err))
 	}
 	return exitCode(err)
+}
+
+// whatExists names the command that lists what could have been meant by a name that does not exist.
+func whatExists(cmd *cobra.Command, err error) string {
+	if exitCode(err) != codeNotFound {
+		return ""
+	}
+	list := ""
+	switch words := strings.Fields(cmd.CommandPath()); {
+	case words[1] != "cluster":
+		list = "topic list"
+	case words[2] == "controllers":
+		list = "cluster controllers list"
+	case words[2] == "move":
+		list = "cluster moves; naradctl-plane topic list; naradctl-plane cluster members"
+	default:
+		list = "cluster members"
+	}
+	return " (see: naradctl-plane " + list + ")"
 }
 
 // errorWord tells a refusal, which is an answer, from a fault.
@@ -82,6 +103,11 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var bad *pflag.InvalidValueError
+		if errors.As(err, &bad) {
+			f := bad.GetFlag()
+			err = fmt.Errorf("--%s: %q is no %s; it is the %s", f.Name, bad.GetValue(), f.Value.Type(), f.Usage)
+		}
 		return withCode(codeUsage, fmt.Errorf("%w (see: %s --help)", err, cmd.CommandPath()))
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true

@@ -49,13 +49,14 @@ func (h healthChecker) Check(context.Context, *grpchealth.CheckRequest) (*grpche
 	return &grpchealth.CheckResponse{Status: grpchealth.StatusServing}, nil
 }
 
-// jsonByDefault lets curl -d work: what a command line sends to REST without naming a type is JSON. A browser
+// jsonByDefault lets curl -d work: what a command line sends without naming a type is JSON. A browser
 // names itself by one of two headers and gets no such help, since a foreign page may send forms, but not JSON.
 func jsonByDefault(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := r.Header
 		kind := h.Get("Content-Type")
-		if strings.HasPrefix(r.URL.Path, "/v1/") && r.Method == http.MethodPost && h.Get("Origin") == "" && h.Get("Sec-Fetch-Site") == "" &&
+		call := strings.HasPrefix(r.URL.Path, "/v1/") || strings.HasPrefix(r.URL.Path, "/narad")
+		if call && r.Method == http.MethodPost && h.Get("Origin") == "" && h.Get("Sec-Fetch-Site") == "" &&
 			(kind == "" || kind == "application/x-www-form-urlencoded") {
 			r = r.Clone(r.Context())
 			r.Header.Set("Content-Type", "application/json")

@@ -144,7 +144,9 @@ func TestC62UnknownKeysAreRefusedByName(t *testing.T) {
 		"nested":      {Sources{File: writeFile(t, "controller:\n  lease_tll: 3s\n")}, "controller.lease_tll"},
 		"environment": {Sources{Environ: []string{"NARADPLANE_AGENT_SEGMENT_BYTE=1"}}, "NARADPLANE_AGENT_SEGMENT_BYTE"},
 		"bad value":   {Sources{File: writeFile(t, "controller:\n  lease_ttl: soon\n")}, "controller.lease_ttl"},
-		"not a file":  {Sources{File: "/nonexistent/c.yaml"}, "/nonexistent/c.yaml"},
+		"bad values": {Sources{Environ: []string{"NARADPLANE_CONTROLLER_TICK=abc", "NARADPLANE_AGENT_INSECURE=perhaps"}},
+			"configuration: agent.insecure: cannot parse value as 'bool': strconv.ParseBool: invalid syntax; controller.tick: invalid duration (see: "},
+		"not a file": {Sources{File: "/nonexistent/c.yaml"}, "/nonexistent/c.yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Load(tc.src)

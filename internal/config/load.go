@@ -99,7 +99,24 @@ func explain(file string, err error) error {
 	if strings.Contains(msg, "invalid keys") {
 		return fmt.Errorf("%s: unknown keys: %s (see: naradctl-plane config show)", where, invalidKeys(msg))
 	}
+	if bad := badValues(msg); bad != "" {
+		return fmt.Errorf("%s: %s (see: naradctl-plane config show)", where, bad)
+	}
 	return fmt.Errorf("%s: %w", where, err)
+}
+
+// badValues collects the decoder's "'section.key' what is wrong" lines; it quotes no value, which may be a secret's.
+func badValues(msg string) string {
+	var out []string
+	for line := range strings.Lines(msg) {
+		rest, ok := strings.CutPrefix(strings.TrimLeft(strings.TrimSpace(line), "* "), "'")
+		name, what, ok2 := strings.Cut(rest, "' ")
+		if ok && ok2 {
+			out = append(out, strings.ToLower(name)+": "+strings.TrimPrefix(what, "time: "))
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, "; ")
 }
 
 // invalidKeys collects "'section' has invalid keys: a, b" lines as dotted names.

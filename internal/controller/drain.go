@@ -252,7 +252,7 @@ func (c *Controller) blockersOf(w world, n cluster.Node) []blocker {
 		out = append(out, blocker{fmt.Sprintf("node %s still accepts records", n.ID), false})
 	}
 	if k := e.report.Quarantined; k > 0 {
-		out = append(out, blocker{fmt.Sprintf("quarantine holds %d copies that are not salvaged", k), false})
+		out = append(out, blocker{fmt.Sprintf("quarantine holds %d copies: old ones go after reclaim_after, those of a forced promotion once salvaged", k), false})
 	}
 	if len(out) > 0 || n.Voter == "" {
 		return out

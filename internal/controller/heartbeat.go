@@ -140,8 +140,9 @@ func (c *Controller) accept(n cluster.Node, arrived time.Time, rep Report, owned
 	}
 	e.sizes = e.sizes || rep.SizesComplete
 	rep.Sizes = nil
-	before := e.report
+	before, at := e.report, e.reported
 	e.report, e.reported = rep, time.Now()
+	e.report.Moves = withRates(rep.Moves, before.Moves, e.reported.Sub(at))
 	stuck := e.mark()
 	left := n.Draining && (before.IngressRecords != rep.IngressRecords || before.IngressClosed != rep.IngressClosed ||
 		before.Quarantined != rep.Quarantined)

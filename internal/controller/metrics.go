@@ -52,7 +52,19 @@ func newInstruments(c *Controller) *instruments {
 		}
 		return nil
 	}, inFlight, nodes, revision)
+	i.begin()
 	return i
+}
+
+// begin makes the series of the counters, so that "none yet" is a zero and not an absent series.
+func (i *instruments) begin() {
+	ctx := context.Background()
+	for _, k := range []cluster.OutcomeKind{cluster.OutcomeFlipped, cluster.OutcomeForced, cluster.OutcomeCancelled} {
+		i.ended.Add(ctx, 0, metric.WithAttributes(attribute.String("outcome", k.String())))
+	}
+	i.bytes.Add(ctx, 0)
+	i.nonConverged.Add(ctx, 0)
+	i.retries.Add(ctx, 0)
 }
 
 // close ends the observation; counters may still be used.

@@ -369,9 +369,10 @@ func TestMetricsAreBoundedAndCount(t *testing.T) {
 		for name, want := range map[string]int64{
 			"naradplane_moves_total{outcome=flipped}": 3, "naradplane_move_bytes_total": 300, "naradplane_move_freeze_seconds": 3,
 			"naradplane_move_non_converged_total": 3, "naradplane_move_retries_total": 6, "naradplane_nodes{status=alive}": 2,
-			"naradplane_moves_in_flight{phase=pending}": 0,
+			"naradplane_moves_in_flight{phase=pending}": 0, "naradplane_moves_total{outcome=forced}": 0,
+			"naradplane_moves_total{outcome=cancelled}": 0,
 		} {
-			if got[name] != want {
+			if n, ok := got[name]; n != want || !ok {
 				t.Errorf("%s is %d, want %d (all: %v)", name, got[name], want, got)
 			}
 		}

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -163,6 +164,28 @@ func (s *soft) progress(a cluster.Assignment) (cluster.MoveProgress, bool) {
 		}
 	}
 	return cluster.MoveProgress{}, false
+}
+
+// withRates returns moves with the rate of those that copy, as two heartbeats in a row show it. The destination's
+// own figure comes at the end of a pass, which in a large partition is the end of nearly all of the copy.
+func withRates(moves, before []cluster.MoveProgress, elapsed time.Duration) []cluster.MoveProgress {
+	out := slices.Clone(moves)
+	for i := range out {
+		m := &out[i]
+		k := slices.IndexFunc(before, func(b cluster.MoveProgress) bool {
+			return b.Partition == m.Partition && b.MoveID == m.MoveID && b.Attempt == m.Attempt
+		})
+		if k < 0 || m.Phase != cluster.PhaseCatchingUp {
+			continue
+		}
+		switch b := before[k]; {
+		case m.Done > b.Done && elapsed > 0:
+			m.BytesPerSecond = cluster.Bytes(float64(m.Done-b.Done) / elapsed.Seconds())
+		case m.BytesPerSecond == 0:
+			m.BytesPerSecond = b.BytesPerSecond
+		}
+	}
+	return out
 }
 
 // stuckAttempts is how many attempts a waiting move may have made before it stops holding a slot.

@@ -81,7 +81,7 @@ func (c *Controller) Status(ctx context.Context) Status {
 	s.Leader = c.cfg.Name
 	c.judgeSoft(&s, &j, w, now)
 	if s.Moves > 0 {
-		j.add(Moving, "", "%d partitions move", s.Moves)
+		j.add(Moving, "", "moves in flight: %d", s.Moves)
 	}
 	s.Verdict, s.Next, s.Reasons = j.verdict(), j.next(), j.reasons()
 	return s

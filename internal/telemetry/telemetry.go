@@ -125,6 +125,19 @@ func New(ctx context.Context, c Config) (*Telemetry, error) {
 	return t, nil
 }
 
+// NewPage returns a meter provider of its own and the page with its metrics and the process's. It is for several
+// daemons in one process, whose metrics have the same names. Nothing needs to be shut down: a page is read, never
+// pushed.
+func NewPage() (*sdkmetric.MeterProvider, http.Handler, error) {
+	own := prometheus.NewRegistry()
+	page, err := otelprom.New(otelprom.WithRegisterer(own), otelprom.WithoutTargetInfo(), otelprom.WithoutScopeInfo())
+	if err != nil {
+		return nil, nil, fmt.Errorf("set up a metrics page: %w", err)
+	}
+	all := prometheus.Gatherers{own, prometheus.DefaultGatherer}
+	return sdkmetric.NewMeterProvider(sdkmetric.WithReader(page)), promhttp.HandlerFor(all, promhttp.HandlerOpts{}), nil
+}
+
 // signalURL is where a collector takes a signal; a base URL alone would be used as it is.
 func signalURL(base, path string) string { return strings.TrimSuffix(base, "/") + path }
 
