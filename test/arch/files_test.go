@@ -166,7 +166,7 @@ func reasonConstants(t *testing.T) []string {
 	return out
 }
 
-// TestTheTestsOfTheInvariantTableExist: docs/architecture.md names tests; they must be there.
+// TestTheTestsOfTheInvariantTableExist: docs/architecture.md and docs/testing.md name tests; they must be there.
 func TestTheTestsOfTheInvariantTableExist(t *testing.T) {
 	names := map[string]bool{}
 	for _, f := range loadFiles(t) {
@@ -176,14 +176,37 @@ func TestTheTestsOfTheInvariantTableExist(t *testing.T) {
 			}
 		}
 	}
-	table := read(t, "docs/architecture.md")
-	found := regexp.MustCompile("`(Test[A-Za-z0-9_]+)`").FindAllStringSubmatch(table, -1)
-	if len(found) < 10 {
-		t.Errorf("docs/architecture.md names %d tests, want at least one for each invariant", len(found))
+	for _, doc := range []string{"docs/architecture.md", "docs/testing.md"} {
+		found := regexp.MustCompile("`(Test[A-Za-z0-9_]+)[`/]").FindAllStringSubmatch(read(t, doc), -1)
+		if len(found) < 10 {
+			t.Errorf("%s names %d tests, want at least one for each row", doc, len(found))
+		}
+		for _, m := range found {
+			if !names[m[1]] {
+				t.Errorf("%s names %s, which does not exist", doc, m[1])
+			}
+		}
 	}
-	for _, m := range found {
-		if !names[m[1]] {
-			t.Errorf("docs/architecture.md names %s, which does not exist", m[1])
+}
+
+// TestEveryNumberedTestIsListed: docs/testing.md has a row for each number that a test is named after.
+func TestEveryNumberedTestIsListed(t *testing.T) {
+	table := read(t, "docs/testing.md")
+	pattern := regexp.MustCompile(`C[0-9]{2}`)
+	for _, f := range loadFiles(t) {
+		if !f.test() {
+			continue
+		}
+		for _, d := range f.tree.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || !strings.HasPrefix(fn.Name.Name, "TestC") {
+				continue
+			}
+			for _, c := range pattern.FindAllString(fn.Name.Name, -1) {
+				if !strings.Contains(table, "| "+c+" |") {
+					t.Errorf("%s: %s, but docs/testing.md has no row %s", f.position(fn), fn.Name.Name, c)
+				}
+			}
 		}
 	}
 }
