@@ -171,6 +171,7 @@ func (a *Agent) buildTransfer() (err error) {
 	a.mover, err = transfer.NewMover(transfer.MoverConfig{
 		Node: a.cfg.NodeID, Store: a.store, Control: a.control, Journal: a.db.Journal(),
 		HTTP: a.peers, BaseURL: a.baseURL, Errors: errs, Settings: cluster.DefaultSettings(), Log: a.log,
+		Open:          a.source.Owned,
 		OnOpened:      a.opened,
 		OnClosedStale: func(p cluster.PartitionID) { a.rec.touch(p) },
 		OnFinished: func(p cluster.PartitionID, m cluster.MoveID, st cluster.MoveStats) {

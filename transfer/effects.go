@@ -354,7 +354,13 @@ func (r *run) rollback() (move.Event, error) {
 }
 
 func (r *run) open(epoch cluster.Epoch) (move.Event, error) {
-	if err := r.m.cfg.Store.Open(r.p, epoch); err != nil {
+	err := r.m.cfg.Open(r.p, epoch)
+	if cluster.ReasonOf(err) == cluster.ReasonFrozen {
+		// Invariant I1: a later move has a hold on this copy, which therefore was open before: this is a
+		// repetition, after a restart or by a watch that is behind. Whether it is served is that move's.
+		return move.Opened{}, nil
+	}
+	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)
 	}
 	if r.m.cfg.OnOpened != nil {

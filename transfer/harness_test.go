@@ -167,7 +167,7 @@ func (n *node) boot() {
 	n.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16, DisableCompression: true}}
 	n.mover, err = transfer.NewMover(transfer.MoverConfig{
 		Node: n.id, Store: n.store, Control: control, Journal: n.journal, HTTP: n.client, Errors: errs,
-		Settings: n.settings, CallTimeout: 2 * time.Second, ProgressTimeout: 2 * time.Second, Observe: n.observed,
+		Settings: n.settings, CallTimeout: 2 * time.Second, ProgressTimeout: 2 * time.Second, Observe: n.observed, Open: n.source.Owned,
 	})
 	if err != nil {
 		t.Fatal(err)

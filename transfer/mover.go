@@ -49,6 +49,9 @@ func NewMover(cfg MoverConfig) (*Mover, error) {
 	if cfg.Log == nil {
 		cfg.Log = zap.NewNop()
 	}
+	if cfg.Open == nil {
+		cfg.Open = cfg.Store.Open
+	}
 	if cfg.Now == nil {
 		cfg.Now = processClock()
 	}

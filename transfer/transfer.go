@@ -142,6 +142,9 @@ type MoverConfig struct {
 	Errors Errors
 	// Settings to begin with; see SetSettings.
 	Settings cluster.Settings
+	// Open serves a copy that has arrived; nil is the store's own. A node that is a source too sets it to
+	// Source.Owned: a copy that a later move has taken hold of is not opened again by an earlier one.
+	Open func(p cluster.PartitionID, epoch cluster.Epoch) error
 	// OnOpened, when set, is called after a moved partition was opened here. It must not block.
 	OnOpened func(p cluster.PartitionID, epoch cluster.Epoch)
 	// OnClosedStale, when set, is called after a stale copy was set aside for an arriving one.
