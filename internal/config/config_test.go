@@ -144,8 +144,8 @@ func TestC62UnknownKeysAreRefusedByName(t *testing.T) {
 		"nested":      {Sources{File: writeFile(t, "controller:\n  lease_tll: 3s\n")}, "controller.lease_tll"},
 		"environment": {Sources{Environ: []string{"NARADPLANE_AGENT_SEGMENT_BYTE=1"}}, "NARADPLANE_AGENT_SEGMENT_BYTE"},
 		"bad value":   {Sources{File: writeFile(t, "controller:\n  lease_ttl: soon\n")}, "controller.lease_ttl"},
-		"bad values": {Sources{Environ: []string{"NARADPLANE_CONTROLLER_TICK=abc", "NARADPLANE_AGENT_INSECURE=perhaps"}},
-			"configuration: agent.insecure: cannot parse value as 'bool': strconv.ParseBool: invalid syntax; controller.tick: invalid duration (see: "},
+		"bad values": {Sources{Environ: []string{"NARADPLANE_CONTROLLER_TICK=abc", "NARADPLANE_INSECURE=perhaps"}},
+			"configuration: controller.tick: invalid duration; insecure: cannot parse value as 'bool': strconv.ParseBool: invalid syntax (see: "},
 		"not a file": {Sources{File: "/nonexistent/c.yaml"}, "/nonexistent/c.yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {

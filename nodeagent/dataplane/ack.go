@@ -58,9 +58,9 @@ func (s *Service) settle(ctx context.Context, name string, texts []string, call 
 	if len(texts) > MaxReceipts {
 		return nil, cluster.Invalid("receipts", "%d receipts; at most %d are allowed", len(texts), MaxReceipts)
 	}
-	topic, ok := s.router.Topic(name)
-	if !ok {
-		return nil, cluster.NotFound("topic %q does not exist", name)
+	topic, err := s.router.Await(ctx, name)
+	if err != nil {
+		return nil, err
 	}
 	revision := s.router.Revision()
 	out := s.settleOnce(ctx, topic, texts, call)

@@ -43,7 +43,7 @@ type consumer struct {
 	unavailable map[uint32]string
 }
 
-func (s *Service) newConsumer(req *nodev1.ConsumeRequest) (*consumer, error) {
+func (s *Service) newConsumer(ctx context.Context, req *nodev1.ConsumeRequest) (*consumer, error) {
 	if err := cluster.ValidateTopicName(req.GetTopic()); err != nil {
 		return nil, err
 	}
@@ -62,9 +62,9 @@ func (s *Service) newConsumer(req *nodev1.ConsumeRequest) (*consumer, error) {
 	if _, err := visibilityOf(req.GetVisibilityTimeout(), s.cfg); err != nil {
 		return nil, err
 	}
-	topic, ok := s.router.Topic(req.GetTopic())
-	if !ok {
-		return nil, cluster.NotFound("topic %q does not exist", req.GetTopic())
+	topic, err := s.router.Await(ctx, req.GetTopic())
+	if err != nil {
+		return nil, err
 	}
 	c := &consumer{s: s, topic: topic, group: req.GetGroup(), visibility: req.GetVisibilityTimeout(),
 		records: int(req.GetMaxRecords()), bytes: cluster.Bytes(req.GetMaxBytes()), resp: &nodev1.ConsumeResponse{}}
@@ -79,7 +79,7 @@ func (s *Service) newConsumer(req *nodev1.ConsumeRequest) (*consumer, error) {
 }
 
 func (s *Service) consume(ctx context.Context, req *nodev1.ConsumeRequest) (*nodev1.ConsumeResponse, error) {
-	c, err := s.newConsumer(req)
+	c, err := s.newConsumer(ctx, req)
 	if err != nil {
 		return nil, err
 	}

@@ -92,6 +92,9 @@ func (s *Service) Produce(ctx context.Context, topic string, records []store.Rec
 
 // accept makes records durable, all or none.
 func (s *Service) accept(ctx context.Context, name string, records []store.Record) error {
+	if _, err := s.router.Await(ctx, name); err != nil {
+		return err
+	}
 	if err := s.enter(); err != nil {
 		return err
 	}

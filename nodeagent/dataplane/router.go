@@ -1,10 +1,12 @@
 package dataplane
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -166,6 +168,44 @@ func (r *Router) Topic(name string) (cluster.Topic, bool) {
 	return t.topic, true
 }
 
+// topicWait bounds how long a request waits for a topic that is not known here. A topic that was just created is
+// known to its creator before every agent's watch has brought it.
+const topicWait = time.Second
+
+// Await returns a topic by name, waiting a moment for one that is not known. ReasonNotFound, or ReasonNoLeader
+// when the agent was told no topics yet.
+func (r *Router) Await(ctx context.Context, name string) (cluster.Topic, error) {
+	end := time.NewTimer(topicWait)
+	defer end.Stop()
+	for {
+		changed := r.Changed()
+		if t, ok := r.Topic(name); ok && t.Partitions > 0 {
+			return t, nil
+		}
+		rev := r.Revision()
+		if rev == 0 {
+			return cluster.Topic{}, unknownTopic(rev, name)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return cluster.Topic{}, ctx.Err()
+		case <-end.C:
+			return cluster.Topic{}, unknownTopic(rev, name)
+		}
+	}
+}
+
+// unknownTopic is the error about a topic that a router at rev does not have.
+func unknownTopic(rev cluster.Revision, name string) error {
+	if rev == 0 {
+		e := cluster.Errorf(cluster.ReasonNoLeader, "the agent has not yet been told the topics")
+		e.RetryAfter = retryAfter
+		return e
+	}
+	return cluster.NotFound("topic %s does not exist", name)
+}
+
 // TopicName returns the name of a topic, or its id as text when it is not known.
 func (r *Router) TopicName(id cluster.TopicID) string {
 	r.mu.RLock()
@@ -257,12 +297,7 @@ func (r *Router) place(name string, n int, key func(int) []byte,
 	defer r.mu.RUnlock()
 	t, ok := r.mu.names[name]
 	if !ok || t.topic.Partitions == 0 {
-		if r.mu.revision == 0 {
-			e := cluster.Errorf(cluster.ReasonNoLeader, "the agent has not yet been told the topics")
-			e.RetryAfter = retryAfter
-			return cluster.Topic{}, nil, e
-		}
-		return cluster.Topic{}, nil, cluster.NotFound("topic %q does not exist", name)
+		return cluster.Topic{}, nil, unknownTopic(r.mu.revision, name)
 	}
 	out := make([]uint32, n)
 	for i := range out {
