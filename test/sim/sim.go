@@ -143,6 +143,11 @@ func (w *World) unsettled() string {
 		}
 	}
 	for _, n := range w.nodes {
+		for _, p := range sortedKeys(n.runs, cluster.PartitionID.Compare) {
+			if r := n.runs[p]; n.up() && !w.node(w.truth.owner(p)).lost {
+				return fmt.Sprintf("%s: %s works on move %d, %s: %s", p, n.id, r.move, r.st.Phase, r.st.LastError)
+			}
+		}
 		for _, k := range sortedKeys(n.outs, comparePM) {
 			o := n.outs[k]
 			if a := w.truth.view.Assignments[k.p]; n.up() && o.st.Phase == handoff.Flipped && !w.node(a.Owner).lost {

@@ -112,6 +112,10 @@ func (c *stepper) moveRead(e MoveRead) {
 	case e.Current:
 		s.Hinted, s.Ended, s.Blocked = false, false, false
 		c.again()
+	case s.Confirmed:
+		// This is a repetition, and another node owns the partition by now. The copy is for the source's side
+		// to reclaim; there is nothing to take back.
+		c.enter(Done)
 	case s.Placed:
 		s.Ended = true
 		c.enter(RollingBack)

@@ -127,6 +127,9 @@ type State struct {
 	Hinted bool `json:"-"`
 	// Placed says that the active place holds this move's copy, pending or not.
 	Placed bool `json:"-"`
+	// Confirmed says that the copy in the place was found without its pending marker: the move had flipped
+	// to this node before.
+	Confirmed bool `json:"-"`
 	// Ended says that an answer said definitely that the move is over without this node.
 	Ended bool `json:"-"`
 	// StartedAt and FrozenAt are monotonic; FrozenFor is what the source had been frozen at FrozenAt.

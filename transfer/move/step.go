@@ -137,6 +137,7 @@ func (c *stepper) perform() {
 func (c *stepper) started(e Started) {
 	s := &c.s
 	s.InFlight, s.StartedAt, s.Placed = false, c.in.Now, e.Installed || e.Confirmed
+	s.Confirmed = e.Confirmed
 	flipped := s.Phase == Confirming || s.Phase == Opening || s.Phase == Reporting
 	switch {
 	case flipped && s.Placed:

@@ -49,7 +49,7 @@ var Transitions = []Transition{
 	{Opening, "Failed", []Phase{Opening}, "again after a back-off"},
 	{Reporting, "Reported", []Phase{Done}, "the source may reclaim"},
 	{Reporting, "Failed", []Phase{Reporting}, "again after a back-off"},
-	{Querying, "MoveRead", []Phase{Querying, Waiting, Beginning, Measuring, Promoting, Confirming, RollingBack, Dropping}, "current, ours, over, or over with a dead owner"},
+	{Querying, "MoveRead", []Phase{Querying, Waiting, Beginning, Measuring, Promoting, Confirming, RollingBack, Dropping, Done}, "current, ours, over, over with a dead owner, or long over"},
 	{Querying, "Failed", []Phase{Querying}, "again after a back-off"},
 	{Dropping, "Dropped", []Phase{Done}, "nothing is left (I9)"},
 	{Dropping, "Failed", []Phase{Dropping}, "again after a back-off"},
