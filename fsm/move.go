@@ -87,6 +87,14 @@ func stable(a cluster.Assignment) cluster.Assignment {
 func (st *state) endMove(a cluster.Assignment, kind cluster.OutcomeKind, o cluster.Outcome) cluster.Outcome {
 	o.Partition, o.MoveID, o.Kind = a.Partition, a.MoveID, kind
 	o.Source, o.Destination = a.Owner, a.Target
+	// To have been cancelled is what a forgotten move amounts to for both of its sides: the owner goes on, the
+	// target lets go. So one such record of a partition is kept, for who asks soon; a source that never learned of
+	// its move would report none of them.
+	for _, old := range st.outcomesWhere(func(x cluster.Outcome) bool {
+		return x.Partition == a.Partition && x.Kind == cluster.OutcomeCancelled
+	}) {
+		st.dropOutcome(old)
+	}
 	st.putOutcome(o)
 	st.putEnded(st.endedRecordOf(a, kind))
 	return o

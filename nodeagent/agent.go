@@ -321,6 +321,9 @@ func (a *Agent) boot(ctx context.Context) error {
 	}
 	a.mu.Lock()
 	a.mu.view.Fold(true, 0, cached)
+	if a.cfg.FollowControllers {
+		a.client.Learn(a.mu.view.ControllerAddresses())
+	}
 	a.mu.Unlock()
 	if a.plane.Routes != nil && len(cached) > 0 {
 		a.plane.Routes.Apply(true, 0, cached)

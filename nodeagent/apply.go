@@ -27,6 +27,7 @@ func (a *Agent) applyNode(reset bool, rev cluster.Revision, changes []cluster.Ch
 	settings := a.mu.view.Settings
 	nodes := pick(a.mu.view.Nodes, touched.Nodes)
 	assignments := pick(a.mu.view.Assignments, touched.Partitions)
+	controllers := a.mu.view.ControllerAddresses()
 	gone := missing(a.mu.view.Assignments, touched.Partitions)
 	if touched.All {
 		gone = a.absentMoves()
@@ -35,6 +36,9 @@ func (a *Agent) applyNode(reset bool, rev cluster.Revision, changes []cluster.Ch
 
 	if touched.All || touched.Settings {
 		a.mover.SetSettings(settings)
+	}
+	if a.cfg.FollowControllers && (touched.All || touched.Controllers) {
+		a.client.Learn(controllers)
 	}
 	// Nodes first: a move that an assignment begins needs its source's address.
 	for _, n := range nodes {
@@ -119,6 +123,7 @@ func (a *Agent) situation(p cluster.PartitionID) situation {
 	}
 	_, s.topic = a.mu.view.Topics[p.Topic]
 	s.arrived = a.mu.view.Arrived(p, a.cfg.NodeID)
+	s.cancelled = a.mu.view.Cancelled(p, a.cfg.NodeID)
 	return s
 }
 
@@ -129,7 +134,11 @@ func (a *Agent) reclaimAfter() time.Duration {
 	return a.mu.view.Settings.ReclaimAfter
 }
 
-// resume takes up journaled moves once the node is registered, and retries until that succeeded.
+// pruneInterval is how often records that nobody needs any more are looked for.
+const pruneInterval = 10 * time.Minute
+
+// resume takes up journaled moves once the node is registered, and retries until that succeeded. Then it prunes now
+// and then.
 func (a *Agent) resume(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -154,4 +163,12 @@ func (a *Agent) resume(ctx context.Context) {
 	a.mu.resumed = true
 	a.mu.Unlock()
 	a.rec.touchAll()
+	for {
+		if err := a.mover.PrunePromotions(ctx); err != nil && ctx.Err() == nil {
+			a.log.Debug("records of promotions not pruned, retrying later", zap.Error(err))
+		}
+		if !sleep(ctx, pruneInterval) {
+			return
+		}
+	}
 }

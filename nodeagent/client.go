@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,7 +29,7 @@ var ErrOutcomeUnknown = errors.New("outcome unknown")
 
 // ClientOptions are NewClient's arguments.
 type ClientOptions struct {
-	// Controllers are host:port addresses; at least one.
+	// Controllers are host:port addresses to begin with; at least one. They are kept whatever Learn says.
 	Controllers []string
 	// CallTimeout bounds one attempt at one address.
 	CallTimeout time.Duration
@@ -113,7 +114,8 @@ func (c *Client) dial(address string) *endpoint {
 		scheme = "https://"
 	}
 	// Most messages are small, and the leader's processor is the scarcest of all.
-	tr := connecthttp.NewTransport(leaderNoter{c, &http.Client{Transport: t}}, scheme+address, connecthttp.WithCompressors())
+	tr := connecthttp.NewTransport(leaderNoter{c, &http.Client{Transport: t}}, scheme+address, connecthttp.WithCompressors(),
+		connecthttp.WithReadMaxBytes(wire.MaxMessageBytes))
 	return &endpoint{
 		address:   address,
 		transport: t,
@@ -128,6 +130,42 @@ func (c *Client) Close() {
 	for _, e := range c.mu.endpoints {
 		e.transport.CloseIdleConnections()
 	}
+}
+
+// Learn replaces what the cluster said of its controllers' addresses. They are tried besides the configured ones, so
+// that an agent follows its controllers when all of them are replaced, one by one.
+func (c *Client) Learn(addresses []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.mu.endpoints[c.mu.current]
+	known := map[string]*endpoint{}
+	for _, e := range c.mu.endpoints {
+		known[e.address] = e
+	}
+	c.mu.endpoints, c.mu.current = nil, 0
+	for _, a := range slices.Concat(c.opts.Controllers, addresses) {
+		e := known[a]
+		switch {
+		case slices.ContainsFunc(c.mu.endpoints, func(e *endpoint) bool { return e.address == a }):
+			continue
+		case e == nil:
+			e = c.dial(a)
+		case e == now:
+			c.mu.current = len(c.mu.endpoints)
+		}
+		delete(known, a)
+		c.mu.endpoints = append(c.mu.endpoints, e)
+	}
+	for _, e := range known {
+		e.transport.CloseIdleConnections()
+	}
+}
+
+// attempts is how often a call tries before it fails.
+func (c *Client) attempts() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.opts.Rounds * len(c.mu.endpoints)
 }
 
 func (c *Client) current() *endpoint {
@@ -230,7 +268,7 @@ func (c *Client) Redial() {
 func call[T any](ctx context.Context, c *Client, what string, fn func(context.Context, planev1connect.NodeServiceClient) (T, error)) (T, error) {
 	var zero T
 	b := newBackoff(20*time.Millisecond, time.Second)
-	attempts := c.opts.Rounds * len(c.opts.Controllers)
+	attempts := c.attempts()
 	unknown := false
 	var last error
 	for i := range attempts {
@@ -256,6 +294,9 @@ func call[T any](ctx context.Context, c *Client, what string, fn func(context.Co
 		case 0, cluster.ReasonBug:
 			unknown = true
 			c.suspect(e)
+		case cluster.ReasonLimit:
+			// It speaks for this attempt alone, like "no leader".
+			return zero, outcome(unknown, last)
 		default:
 			return zero, last
 		}

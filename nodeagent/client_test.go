@@ -64,16 +64,18 @@ func flip(t *testing.T, services ...*answers) (cluster.Outcome, error) {
 
 func noLeader() error { return cluster.Errorf(cluster.ReasonNoLeader, "no leader") }
 
-// After an attempt that may be applied later, "no leader" says nothing about it.
+// After an attempt that may be applied later, "no leader" and "too many requests" say nothing about it.
 func TestI8NoLeaderAfterALostReplyIsUnknown(t *testing.T) {
-	_, err := flip(t, &answers{flip: func(n int64) error {
-		if n == 1 {
-			return errBreak
+	for _, reason := range []cluster.Reason{cluster.ReasonNoLeader, cluster.ReasonLimit} {
+		_, err := flip(t, &answers{flip: func(n int64) error {
+			if n == 1 {
+				return errBreak
+			}
+			return cluster.Errorf(reason, "not now")
+		}})
+		if !errors.Is(err, ErrOutcomeUnknown) || cluster.ReasonOf(err) != 0 {
+			t.Fatalf("got %v (%s)", err, cluster.ReasonOf(err))
 		}
-		return noLeader()
-	}})
-	if !errors.Is(err, ErrOutcomeUnknown) || cluster.ReasonOf(err) != 0 {
-		t.Fatalf("got %v (%s)", err, cluster.ReasonOf(err))
 	}
 }
 

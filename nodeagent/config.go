@@ -25,6 +25,9 @@ type Config struct {
 	// Controllers are host:port addresses; all are tried in turn, so that one is enough to start
 	// and all should be listed.
 	Controllers []string
+	// FollowControllers has those tried, too, that the cluster names. Without it an agent whose listed
+	// controllers were all replaced has to be configured anew.
+	FollowControllers bool
 	// Zone is a label that the planner spreads partitions by; may be empty.
 	Zone string
 	// Voter names the controller on this host; decommissioning the node then removes both. May be
@@ -52,6 +55,7 @@ func DefaultConfig() Config {
 		DataDir:           "naradplane-data/agent",
 		Listen:            "127.0.0.1:7500",
 		Controllers:       []string{"127.0.0.1:7400"},
+		FollowControllers: true,
 		HeartbeatInterval: 2 * time.Second,
 		WatchIdle:         8 * time.Second,
 		CallTimeout:       5 * time.Second,

@@ -372,6 +372,7 @@ type cachedView struct {
 	Nodes       []cluster.Node
 	Topics      []cluster.Topic
 	Assignments []cluster.Assignment
+	Controllers []cluster.Controller
 	Settings    cluster.Settings
 }
 
@@ -386,6 +387,9 @@ func (db *DB) SaveView(v *View, self cluster.NodeID) error {
 	}
 	for _, t := range v.Topics {
 		c.Topics = append(c.Topics, t)
+	}
+	for _, ctl := range v.Controllers {
+		c.Controllers = append(c.Controllers, ctl)
 	}
 	data, err := json.Marshal(c)
 	if err != nil {
@@ -416,6 +420,9 @@ func (db *DB) LoadView() ([]cluster.Change, error) {
 	}
 	for i := range c.Assignments {
 		out = append(out, cluster.Change{Assignment: &c.Assignments[i]})
+	}
+	for i := range c.Controllers {
+		out = append(out, cluster.Change{Controller: &c.Controllers[i]})
 	}
 	return out, nil
 }

@@ -21,6 +21,8 @@ type situation struct {
 	topic bool
 	// arrived says that the view has an outcome by which this node became the owner.
 	arrived bool
+	// cancelled are moves away that the view has as cancelled, and that have no marker here.
+	cancelled []cluster.MoveID
 	// marked are the identities of copies with an outbound marker: the source side owns them.
 	marked []store.Identity
 	// busy says that the destination side owns the active place.
@@ -50,12 +52,14 @@ const (
 	actRemove
 	// actStaging asks whether staging that no move claims may go.
 	actStaging
+	// actUnbegun reports that nothing is left of a cancelled move: it never began here.
+	actUnbegun
 	// actProblem reports what nobody here can resolve.
 	actProblem
 )
 
 func (k actionKind) String() string {
-	return [...]string{"none", "create", "open", "report", "close", "retire", "remove", "staging", "problem"}[k]
+	return [...]string{"none", "create", "open", "report", "close", "retire", "remove", "staging", "unbegun", "problem"}[k]
 }
 
 // action is one thing to do about a partition. They are idempotent.
@@ -64,6 +68,7 @@ type action struct {
 	epoch    cluster.Epoch
 	identity store.Identity
 	place    store.Place
+	move     cluster.MoveID
 	problem  string
 }
 
@@ -76,6 +81,8 @@ func (a action) String() string {
 		s += fmt.Sprintf(" identity=%d", a.identity)
 	case actRemove:
 		s += fmt.Sprintf(" %s identity=%d", a.place, a.identity)
+	case actUnbegun:
+		s += fmt.Sprintf(" move=%d", a.move)
 	case actProblem:
 		s += ": " + a.problem
 	}
@@ -86,7 +93,7 @@ func (a action) String() string {
 // is left to the move's two sides: a marked copy to the source, a busy partition to the destination.
 func decide(s situation) []action {
 	var active *store.Copy
-	var out []action
+	var aside []action
 	for i := range s.copies {
 		c := &s.copies[i]
 		switch c.Place {
@@ -94,21 +101,27 @@ func decide(s situation) []action {
 			active = c
 		case store.Staged:
 			if !s.busy && s.synced {
-				out = append(out, action{kind: actStaging, identity: c.Identity})
+				aside = append(aside, action{kind: actStaging, identity: c.Identity})
 			}
 		case store.Quarantined:
 			if !slices.Contains(s.marked, c.Identity) && s.synced {
-				out = append(out, action{kind: actRemove, place: store.Quarantined, identity: c.Identity})
+				aside = append(aside, action{kind: actRemove, place: store.Quarantined, identity: c.Identity})
 			}
 		}
 	}
-	if s.busy || (s.assignment != nil && s.assignment.Epoch < s.openEpoch) {
-		return out
+	if s.synced {
+		for _, m := range s.cancelled {
+			aside = append(aside, action{kind: actUnbegun, move: m})
+		}
 	}
-	if s.assignment != nil && s.assignment.Owner == s.self {
-		return append(out, decideOwned(s, active)...)
+	// Serving comes first: what lies aside, and can't be removed, must not be in its way.
+	switch {
+	case s.busy || (s.assignment != nil && s.assignment.Epoch < s.openEpoch):
+		return aside
+	case s.assignment != nil && s.assignment.Owner == s.self:
+		return append(decideOwned(s, active), aside...)
 	}
-	return append(out, decideForeign(s, active)...)
+	return append(decideForeign(s, active), aside...)
 }
 
 // decideOwned is decide for a partition that the view says is this node's.
@@ -175,7 +188,8 @@ func decideForeign(s situation, active *store.Copy) []action {
 	case active.Open:
 		return []action{{kind: actClose, identity: active.Identity}}
 	}
-	return []action{{kind: actProblem, problem: "a copy of a partition that another node owns, and no record of how that came about; it is kept"}}
+	return []action{{kind: actProblem, problem: "a copy of a partition that another node owns, and no record of how that came about; " +
+		"it is kept: when the owner serves the whole partition, remove the copy's directory while this agent is stopped"}}
 }
 
 // mayDropStaging says whether the staging of a move that no one here works on may go, after a
@@ -198,7 +212,8 @@ func mayDropStaging(v transfer.MoveView) (ok bool, why string) {
 // mayRemove says the same of a copy that was set aside because its topic was deleted.
 func mayRemove(v transfer.MoveView) (ok bool, why string) {
 	if v.Assignment != nil {
-		return false, fmt.Sprintf("its topic exists, owner is %s, and there is no record of how this copy came to lie aside", v.Assignment.Owner)
+		return false, fmt.Sprintf("its topic exists, owner is %s, and there is no record of how this copy came to lie aside; "+
+			"when the owner serves the whole partition, remove the copy's directory while this agent is stopped", v.Assignment.Owner)
 	}
 	return true, ""
 }

@@ -74,6 +74,8 @@ func TestDecide(t *testing.T) {
 		{"moved away, marked", situation{assignment: theirs(5), marked: ids(7), copies: copies(activeCopy(7, true))}, "", false},
 		{"another node's, still open here", situation{assignment: theirs(5), copies: copies(activeCopy(7, true)), openEpoch: 4}, "close", false},
 		{"C44 a stale copy is not served", situation{assignment: theirs(5), copies: copies(activeCopy(7, false))}, "problem", false},
+		{"cancelled before it began", situation{assignment: mine(4, true), openEpoch: 4, copies: copies(activeCopy(7, true)), cancelled: []cluster.MoveID{9}}, "unbegun move=9", false},
+		{"what lies aside is not in the way of serving", situation{assignment: mine(4, true), copies: copies(activeCopy(12, false), aside(store.Quarantined, 7), aside(store.Staged, 9))}, "open epoch=4; remove quarantined identity=7; staging identity=9", false},
 		{"orphaned staging", situation{assignment: theirs(5), copies: copies(aside(store.Staged, 9))}, "staging identity=9", false},
 		{"staging of a deleted topic", situation{copies: copies(aside(store.Staged, 9))}, "staging identity=9", true},
 		{"C38 topic deleted", situation{copies: copies(activeCopy(7, true))}, "retire identity=7", true},

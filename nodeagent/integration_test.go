@@ -226,7 +226,7 @@ func TestC38TopicRecreatedWhileItsOwnerWasDown(t *testing.T) {
 func TestC60DroppedPacketsLeadToAnotherController(t *testing.T) {
 	c := startController(t)
 	one, two := startNetsplit(t, c.address), startNetsplit(t, c.address)
-	a := startAgent(t, agentOptions{id: "n1", dir: t.TempDir(), controllers: []string{one.address, two.address}})
+	a := startAgent(t, agentOptions{id: "n1", dir: t.TempDir(), controllers: []string{one.address, two.address}, pinned: true})
 	a.waitReady(t)
 	for i, split := range []*netsplit{one, two, one} {
 		split.drop(true)
@@ -256,7 +256,7 @@ func TestC60DroppedPacketsLeadToAnotherController(t *testing.T) {
 func TestC60LongOutageEndsInANewIncarnation(t *testing.T) {
 	c := startController(t)
 	split := startNetsplit(t, c.address)
-	a := startAgent(t, agentOptions{id: "n1", dir: t.TempDir(), controllers: []string{split.address}})
+	a := startAgent(t, agentOptions{id: "n1", dir: t.TempDir(), controllers: []string{split.address}, pinned: true})
 	a.waitReady(t)
 	p := pid(c.createTopic(t, "orders", 1).ID, 0)
 	a.append(t, p, "1")
@@ -384,7 +384,7 @@ func TestC74C76CutOffSourceIsSalvaged(t *testing.T) {
 	split := startNetsplit(t, c.address)
 	salvage := &recorder{}
 	a := startAgent(t, agentOptions{
-		id: "n1", dir: t.TempDir(), controllers: []string{split.address}, plane: Plane{Producer: salvage},
+		id: "n1", dir: t.TempDir(), controllers: []string{split.address}, pinned: true, plane: Plane{Producer: salvage},
 	})
 	a.waitReady(t)
 	p := pid(c.createTopic(t, "orders", 1).ID, 0)

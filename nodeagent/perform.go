@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/transfer"
 	"github.com/naradctl/naradctl-plane/transfer/store"
 )
 
@@ -58,6 +59,8 @@ func (r *reconciler) act(ctx context.Context, p cluster.PartitionID, act action,
 		return r.remove(ctx, p, act, confirmed)
 	case actStaging:
 		return r.dropStaging(ctx, p, act.identity)
+	case actUnbegun:
+		return 0, "", r.unbegun(ctx, p, act.move)
 	}
 	return 0, "", cluster.Errorf(cluster.ReasonBug, "no such action: %s", act)
 }
@@ -147,6 +150,19 @@ func (r *reconciler) dropStaging(ctx context.Context, p cluster.PartitionID, id 
 	}
 	r.a.log.Info("staging of an ended move removed", zap.Stringer("partition", p), zap.Uint64("move_id", uint64(move)))
 	return 0, "", nil
+}
+
+// unbegun reports a move that was cancelled before it reached this node, its source: nobody else would, and the record
+// would stay.
+func (r *reconciler) unbegun(ctx context.Context, p cluster.PartitionID, move cluster.MoveID) error {
+	v, err := r.a.control.ReadMove(ctx, p, move)
+	if err != nil {
+		return err
+	}
+	if v.State != transfer.MoveEnded || v.Outcome.Kind != cluster.OutcomeCancelled || r.a.source.Began(p, move) {
+		return nil // the view is behind, or a marker is: whoever holds it reports
+	}
+	return r.a.control.ReportReclaimed(ctx, p, move)
 }
 
 // note logs why staging is kept; that is no problem of anybody's.

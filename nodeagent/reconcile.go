@@ -356,6 +356,8 @@ func (r *reconciler) situation(p cluster.PartitionID, copies []store.Copy) situa
 	s.copies = copies
 	s.openEpoch = r.epoch(p)
 	s.marked = r.a.markers(p)
+	// A marker's own side reports its move.
+	s.cancelled = slices.DeleteFunc(s.cancelled, func(m cluster.MoveID) bool { return r.a.source.Began(p, m) })
 	s.busy = r.a.mover.Busy(p)
 	return s
 }

@@ -203,6 +203,8 @@ type agentOptions struct {
 	listen      string
 	controllers []string
 	plane       Plane
+	// pinned keeps to controllers, whatever the cluster names.
+	pinned bool
 	// wrap, when set, stands between the agent and its store.
 	wrap func(*partitionlog.Store) Store
 }
@@ -219,7 +221,7 @@ func newAgent(t *testing.T, o agentOptions) (*testAgent, net.Listener, error) {
 	cfg := DefaultConfig()
 	cfg.NodeID, cfg.DataDir, cfg.Listen, cfg.Controllers = o.id, o.dir, ln.Addr().String(), o.controllers
 	cfg.HeartbeatInterval, cfg.WatchIdle, cfg.ResyncInterval = testBeat, 2*time.Second, 500*time.Millisecond
-	cfg.CallTimeout = time.Second
+	cfg.CallTimeout, cfg.FollowControllers = time.Second, !o.pinned
 	a := &testAgent{address: ln.Addr().String(), ended: make(chan error, 1)}
 	log := zaptest.NewLogger(t, zaptest.Level(zap.InfoLevel))
 	a.Agent, err = New(cfg, Deps{Log: log, OpenStore: func(lease store.LeaseCheck) (Store, error) {

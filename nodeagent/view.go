@@ -16,6 +16,7 @@ type View struct {
 	Topics      map[cluster.TopicID]cluster.Topic
 	Assignments map[cluster.PartitionID]cluster.Assignment
 	Outcomes    map[cluster.PartitionID]map[cluster.MoveID]cluster.Outcome
+	Controllers map[cluster.ControllerName]cluster.Controller
 	Settings    cluster.Settings
 }
 
@@ -26,6 +27,7 @@ func NewView() *View {
 		Topics:      map[cluster.TopicID]cluster.Topic{},
 		Assignments: map[cluster.PartitionID]cluster.Assignment{},
 		Outcomes:    map[cluster.PartitionID]map[cluster.MoveID]cluster.Outcome{},
+		Controllers: map[cluster.ControllerName]cluster.Controller{},
 		Settings:    cluster.DefaultSettings(),
 	}
 }
@@ -39,6 +41,8 @@ type Touched struct {
 	Topics     map[cluster.TopicID]bool
 	Nodes      map[cluster.NodeID]bool
 	Settings   bool
+	// Controllers says that an address may have changed.
+	Controllers bool
 }
 
 // Fold applies one whole revision, or a whole snapshot when reset is set. What is older than the view
@@ -103,7 +107,25 @@ func (v *View) fold(c cluster.Change, t *Touched) {
 	case c.Settings != nil:
 		v.Settings = *c.Settings
 		t.Settings = true
+	case c.Controller != nil:
+		v.Controllers[c.Controller.Name] = *c.Controller
+		t.Controllers = true
+	case c.ControllerRemoved != "":
+		delete(v.Controllers, c.ControllerRemoved)
+		t.Controllers = true
 	}
+}
+
+// ControllerAddresses returns where the controllers listen, in order.
+func (v *View) ControllerAddresses() []string {
+	var out []string
+	for _, c := range v.Controllers {
+		if c.Address != "" {
+			out = append(out, c.Address)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // Arrived reports whether an outcome is recorded by which node became the owner of p.
@@ -114,6 +136,18 @@ func (v *View) Arrived(p cluster.PartitionID, node cluster.NodeID) bool {
 		}
 	}
 	return false
+}
+
+// Cancelled returns the moves of p away from node that are recorded as cancelled, in order.
+func (v *View) Cancelled(p cluster.PartitionID, node cluster.NodeID) []cluster.MoveID {
+	var out []cluster.MoveID
+	for _, o := range v.Outcomes[p] {
+		if o.Source == node && o.Kind == cluster.OutcomeCancelled {
+			out = append(out, o.MoveID)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // Owned returns the partitions that node owns, in order.

@@ -28,6 +28,9 @@ const (
 	defaultStreams         = 4
 	// bufferSize is what a pull reads and stages at once, and what a serve sends at once.
 	bufferSize = 1 << 20
+	// maxMessageBytes bounds an answer of a source. The largest is a manifest with the digests of all blocks, 8 bytes
+	// per MiB, and the offsets of all groups: this is enough for a partition of 7 TiB.
+	maxMessageBytes = 64 << 20
 	// inboxSize bounds the events that wait for a goroutine; senders wait when it is full.
 	inboxSize = 64
 )

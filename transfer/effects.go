@@ -89,7 +89,8 @@ func (r *run) client() (nodev1connect.TransferServiceClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nodev1connect.NewTransferServiceClient(connect.NewClient(connecthttp.NewTransport(r.m.cfg.HTTP, base, connecthttp.WithCompressors()))), nil
+	return nodev1connect.NewTransferServiceClient(connect.NewClient(connecthttp.NewTransport(r.m.cfg.HTTP, base, connecthttp.WithCompressors(),
+		connecthttp.WithReadMaxBytes(maxMessageBytes)))), nil
 }
 
 func (r *run) base() (string, error) {

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 
@@ -11,7 +12,7 @@ import (
 
 // promotedPrefix keys the record of a promotion without the source: which of the source's files, by their
 // identities, the promoted copy is made of. The same identity never names other bytes, so the source finds
-// with it the first offset from which its own copy may differ. The record is small and stays.
+// with it the first offset from which its own copy may differ. It stays until that source has salvaged.
 const promotedPrefix = "promoted/"
 
 // promotedRecord has format version 1: a byte, then JSON.
@@ -38,6 +39,35 @@ func decodePromoted(b []byte) (promotedRecord, error) {
 		return r, cluster.Errorf(cluster.ReasonCorrupt, "promotion record: %v", err)
 	}
 	return r, nil
+}
+
+// PrunePromotions removes the records of promotions that nobody will ask about any more: their outcome is gone, since
+// the source has salvaged, or the topic is. Safe for concurrent use.
+func (m *Mover) PrunePromotions(ctx context.Context) error {
+	records, err := m.cfg.Journal.Load(promotedPrefix)
+	if err != nil {
+		return fmt.Errorf("load records of promotions: %w", err)
+	}
+	for key := range records {
+		var p cluster.PartitionID
+		var move cluster.MoveID
+		if _, err := fmt.Sscanf(key, promotedPrefix+"%d/%d/%d", &p.Topic, &p.Index, &move); err != nil {
+			return fmt.Errorf("record of a promotion %q: %w", key, err)
+		}
+		call, cancel := context.WithTimeout(ctx, m.cfg.CallTimeout)
+		v, err := m.cfg.Control.ReadMove(call, p, move)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("read move %d of %s: %w", move, p, err)
+		}
+		if v.Assignment != nil && v.State != MoveForgotten {
+			continue
+		}
+		if err := m.cfg.Journal.Delete(key); err != nil {
+			return fmt.Errorf("remove %s: %w", key, err)
+		}
+	}
+	return nil
 }
 
 // promoted answers a Manifest request about a move that this node was promoted by.

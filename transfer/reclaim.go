@@ -353,7 +353,7 @@ func (r *Reclaimer) askPromoted(ctx context.Context, m Marker, owner cluster.Nod
 	if r.BaseURL != nil {
 		base = r.BaseURL(address)
 	}
-	c := nodev1connect.NewTransferServiceClient(connect.NewClient(connecthttp.NewTransport(r.HTTP, base)))
+	c := nodev1connect.NewTransferServiceClient(connect.NewClient(connecthttp.NewTransport(r.HTTP, base, connecthttp.WithReadMaxBytes(maxMessageBytes))))
 	call, cancel := context.WithTimeout(ctx, defaultCallTimeout)
 	defer cancel()
 	res, err := c.Manifest(call, &nodev1.ManifestRequest{Move: moveRef(m.Partition, m.MoveID)})

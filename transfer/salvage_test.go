@@ -71,6 +71,8 @@ func TestC80SalvagedCopyStaysUntilTheOwnerOpened(t *testing.T) {
 	if copies, err := a.store.Copies(); err != nil || len(copies) != 1 || copies[0].Place != store.Quarantined {
 		t.Fatalf("copies at a: %v, %v; want the one in quarantine", copies, err)
 	}
+	// The record of what the promoted copy is made of stays while the source may ask.
+	prune(t, b, 1)
 	b.observeError("nothing", nil)
 	b.restart()
 	eventually(t, "reclaimed", func() bool {
@@ -78,6 +80,18 @@ func TestC80SalvagedCopyStaysUntilTheOwnerOpened(t *testing.T) {
 		_, recorded := p.outcome(id, move)
 		return err == nil && len(copies) == 0 && !recorded && len(a.source.Marked()) == 0
 	})
+	prune(t, b, 0)
+}
+
+func prune(t *testing.T, n *node, want int) {
+	t.Helper()
+	if err := n.mover.PrunePromotions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	left, err := n.journal.Load("promoted/")
+	if err != nil || len(left) != want {
+		t.Fatalf("%d records of promotions, %v; want %d", len(left), err, want)
+	}
 }
 
 // I2, I9: damage in the copy of a source that returns after a promotion hides what lies in it, and nothing around

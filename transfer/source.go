@@ -226,6 +226,11 @@ func (s *Source) MarkersOf(id cluster.PartitionID) []Marker {
 	return out
 }
 
+// Began reports whether a move of p has a marker here.
+func (s *Source) Began(p cluster.PartitionID, move cluster.MoveID) bool {
+	return s.outbound(p, move) != nil
+}
+
 // HasMarker reports whether p has an outbound marker, so that only the source side may open or close it.
 func (s *Source) HasMarker(id cluster.PartitionID) bool {
 	p := s.known(id)

@@ -42,7 +42,7 @@ func openAgent(c config.Agent, ln net.Listener, creds *credentials, log *zap.Log
 	cfg.DataDir = c.DataDir
 	cfg.Listen = ln.Addr().String()
 	cfg.Advertise = n.address
-	cfg.Controllers = c.Controllers
+	cfg.Controllers, cfg.FollowControllers = c.Controllers, c.FollowControllers
 	cfg.Zone = c.Zone
 	cfg.Voter = cluster.ControllerName(c.Voter)
 	cfg.HeartbeatInterval = c.HeartbeatInterval

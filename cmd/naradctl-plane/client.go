@@ -15,6 +15,7 @@ import (
 
 	"github.com/naradctl/naradctl-plane/internal/apierr"
 	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/internal/wire"
 	"github.com/naradctl/naradctl-plane/proto/naradnode/v1/nodev1connect"
 	"github.com/naradctl/naradctl-plane/proto/naradplane/v1/planev1connect"
 )
@@ -39,7 +40,7 @@ func (a *app) connectTo(address string) *connect.Client {
 	if a.http == nil {
 		a.http = &http.Client{Transport: a.creds.http1(2*time.Second, 4)}
 	}
-	return connect.NewClient(connecthttp.NewTransport(a.http, a.creds.scheme()+"://"+address))
+	return connect.NewClient(connecthttp.NewTransport(a.http, a.creds.scheme()+"://"+address, connecthttp.WithReadMaxBytes(wire.MaxMessageBytes)))
 }
 
 func (a *app) newClients(address string) clients {

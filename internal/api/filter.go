@@ -23,6 +23,9 @@ type nodeFilter struct{ node cluster.NodeID }
 func (f nodeFilter) snapshot(r fsm.Reader) []cluster.Change {
 	settings := r.Settings()
 	out := []cluster.Change{{Settings: &settings}}
+	for _, c := range r.Controllers() {
+		out = append(out, cluster.Change{Controller: &c})
+	}
 	for _, n := range r.Nodes() {
 		out = append(out, cluster.Change{Node: &n})
 	}
@@ -58,7 +61,7 @@ func (f nodeFilter) pass(c cluster.Change) bool {
 	case c.OutcomeRemoved != nil:
 		return c.OutcomeRemoved.Source == f.node || c.OutcomeRemoved.Destination == f.node
 	}
-	return c.Controller == nil && c.ControllerRemoved == ""
+	return true
 }
 
 // routesFilter is what a router needs: nodes, and topics with their assignments.

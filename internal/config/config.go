@@ -63,13 +63,14 @@ type Controller struct {
 
 // Agent configures a node agent.
 type Agent struct {
-	NodeID      string   `mapstructure:"node_id" desc:"The node's name, unique in the cluster, for ever. Empty: the short host name."`
-	Listen      string   `mapstructure:"listen" desc:"host:port to listen on. A port of 0 takes a free one."`
-	Advertise   string   `mapstructure:"advertise" desc:"host:port that others dial. Empty: the listen address, which must then name one address."`
-	DataDir     string   `mapstructure:"data_dir" desc:"Directory of the partitions and the agent's own records. Never shared, never copied to another node."`
-	Controllers []string `mapstructure:"controllers" desc:"host:port of the controllers, in any order."`
-	Zone        string   `mapstructure:"zone" desc:"Failure zone, such as a rack. Partitions of a topic are spread over zones. May be empty."`
-	Voter       string   `mapstructure:"voter" desc:"Name of the controller on the same host, which a decommission then removes too. May be empty."`
+	NodeID            string   `mapstructure:"node_id" desc:"The node's name, unique in the cluster, for ever. Empty: the short host name."`
+	Listen            string   `mapstructure:"listen" desc:"host:port to listen on. A port of 0 takes a free one."`
+	Advertise         string   `mapstructure:"advertise" desc:"host:port that others dial. Empty: the listen address, which must then name one address."`
+	DataDir           string   `mapstructure:"data_dir" desc:"Directory of the partitions and the agent's own records. Never shared, never copied to another node."`
+	Controllers       []string `mapstructure:"controllers" desc:"host:port of the controllers, in any order."`
+	FollowControllers bool     `mapstructure:"follow_controllers" desc:"Use the controllers that the cluster names as well, so that all of the list may be replaced one by one. Off where a node reaches controllers only by the listed addresses, such as a proxy's."`
+	Zone              string   `mapstructure:"zone" desc:"Failure zone, such as a rack. Partitions of a topic are spread over zones. May be empty."`
+	Voter             string   `mapstructure:"voter" desc:"Name of the controller on the same host, which a decommission then removes too. May be empty."`
 
 	HeartbeatInterval time.Duration `mapstructure:"heartbeat_interval" desc:"How often the node reports to the leader. At most a third of the controllers' lease_ttl."`
 	RerouteAfter      time.Duration `mapstructure:"reroute_after" desc:"How long a record waits for a frozen partition before it goes to another one of its topic. Less than a usual freeze gives up the order of keys for nothing."`
@@ -99,6 +100,7 @@ func DefaultConfig() Config {
 			Listen:            "127.0.0.1:7500",
 			DataDir:           "naradplane-data/agent",
 			Controllers:       []string{"127.0.0.1:7400"},
+			FollowControllers: true,
 			HeartbeatInterval: 2 * time.Second,
 			RerouteAfter:      20 * time.Millisecond,
 			SegmentBytes:      64 << 20,

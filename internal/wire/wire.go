@@ -21,6 +21,10 @@ import (
 	planev1 "github.com/naradctl/naradctl-plane/proto/naradplane/v1"
 )
 
+// MaxMessageBytes bounds one message that a client of the controllers reads. The largest is a revision on a watch:
+// creating a topic of cluster.MaxPartitions partitions is one.
+const MaxMessageBytes = 64 << 20
+
 // TimeToProto returns nil for the zero time.
 func TimeToProto(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {

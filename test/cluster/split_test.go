@@ -42,7 +42,7 @@ func cutOff(t *testing.T, armed func(s *split)) *split {
 		s.links, through = append(s.links, p), append(through, p.Address)
 	}
 	// agent-1 is the destination; agent-2, the source, reaches the controllers through the proxies only.
-	_, err := s.cluster.AddAgent(s.ctx, "agent-2", "--controllers", strings.Join(through, ","))
+	_, err := s.cluster.AddAgent(s.ctx, "agent-2", "--controllers", strings.Join(through, ","), "--follow-controllers=false")
 	s.must(err)
 	s.load.SetAgents(s.cluster.AgentAddresses())
 	s.topic = s.env.topic("orders", 2)
@@ -169,7 +169,7 @@ func TestC60SilentLink(t *testing.T) {
 	proxy, err := harness.NewProxy(e.cluster.Controllers[0].Address)
 	e.must(err)
 	t.Cleanup(func() { _ = proxy.Close() })
-	_, err = e.cluster.AddAgent(e.ctx, "agent-2", "--controllers", proxy.Address)
+	_, err = e.cluster.AddAgent(e.ctx, "agent-2", "--controllers", proxy.Address, "--follow-controllers=false")
 	e.must(err)
 	e.load.SetAgents(e.cluster.AgentAddresses())
 	e.topic("orders", 4)
