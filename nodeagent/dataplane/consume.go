@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -39,8 +40,16 @@ type consumer struct {
 	records    int
 	bytes      cluster.Bytes
 	resp       *nodev1.ConsumeResponse
+	// taken are the records of resp, by whom they are from.
+	taken []handedOut
 	// unavailable is by partition index, of the last round.
 	unavailable map[uint32]string
+}
+
+// handedOut are records that an owner has reserved.
+type handedOut struct {
+	owner   Route
+	records []*nodev1.ConsumedRecord
 }
 
 func (s *Service) newConsumer(ctx context.Context, req *nodev1.ConsumeRequest) (*consumer, error) {
@@ -85,13 +94,20 @@ func (s *Service) consume(ctx context.Context, req *nodev1.ConsumeRequest) (*nod
 	}
 	end := time.Now().Add(req.GetWait().AsDuration())
 	for fruitless := 1; ; fruitless++ {
-		changed := s.router.Changed()
+		changed := s.router.TopicChanged(c.topic.ID)
 		c.unavailable = map[uint32]string{}
 		owners := c.owners()
 		if err := c.collect(ctx, owners); err != nil {
 			return nil, err
 		}
-		if len(c.resp.GetRecords()) > 0 || ctx.Err() != nil || !time.Now().Before(end) {
+		if err := ctx.Err(); err != nil {
+			// The client has gone: somebody else gets the records at once.
+			for _, t := range c.taken {
+				c.giveBack(ctx, t.owner, t.records)
+			}
+			return nil, err
+		}
+		if len(c.resp.GetRecords()) > 0 || !time.Now().Before(end) {
 			return c.answer(), nil
 		}
 		// What is offered and not handed out, such as by an owner that just closed, must not spin.
@@ -166,15 +182,19 @@ func (c *consumer) miss(why string, indexes ...uint32) {
 }
 
 // collect asks the owners one after the other until enough is reserved. Asking all at once would reserve
-// more than can be handed out, and the rest would be invisible until its time ran out.
+// more than can be handed out. An owner that hangs is waited for once, for a second; after that it is passed over
+// until it has answered a probe.
 func (c *consumer) collect(ctx context.Context, owners []ownerParts) error {
 	for _, o := range owners {
 		if c.records <= 0 || (c.bytes == 0 && len(c.resp.GetRecords()) > 0) || ctx.Err() != nil {
 			return nil
 		}
 		req := c.request(o, uint32(c.records), 0)
-		resp, err := c.s.askOwner(ctx, o.route, c.s.cfg.RequestTimeout, req)
+		resp, err := c.s.askOwner(ctx, o.route, 0, req)
 		if err != nil {
+			if errors.Is(err, errPeerDown) {
+				c.s.probe(o.route)
+			}
 			if cluster.ReasonOf(err) == cluster.ReasonLimit && o.route.Owner == c.s.deps.Self {
 				return err
 			}
@@ -182,7 +202,7 @@ func (c *consumer) collect(ctx context.Context, owners []ownerParts) error {
 			continue
 		}
 		c.miss(fmt.Sprintf("its owner %s does not serve it at the moment", o.route.Owner), resp.GetNotOwned()...)
-		if !c.take(resp.GetRecords()) {
+		if !c.take(o.route, resp.GetRecords()) {
 			c.giveBack(ctx, o.route, resp.GetRecords())
 			return nil
 		}
@@ -192,7 +212,7 @@ func (c *consumer) collect(ctx context.Context, owners []ownerParts) error {
 
 // take adds an owner's records. It returns false, and adds none, when they exceed what was left: an owner
 // hands out its first record whatever its size.
-func (c *consumer) take(records []*nodev1.ConsumedRecord) bool {
+func (c *consumer) take(from Route, records []*nodev1.ConsumedRecord) bool {
 	var size cluster.Bytes
 	for _, r := range records {
 		size += consumedSize(r.GetKey(), r.GetValue(), c.group)
@@ -201,6 +221,7 @@ func (c *consumer) take(records []*nodev1.ConsumedRecord) bool {
 		return false
 	}
 	c.resp.Records = append(c.resp.Records, records...)
+	c.taken = append(c.taken, handedOut{from, records})
 	c.records -= len(records)
 	c.bytes -= min(c.bytes, size)
 	return true
@@ -209,10 +230,11 @@ func (c *consumer) take(records []*nodev1.ConsumedRecord) bool {
 // giveBack ends reservations that the client will not hear of. When that does not arrive they end with
 // their visibility time-out.
 func (c *consumer) giveBack(ctx context.Context, to Route, records []*nodev1.ConsumedRecord) {
-	receipts := make([]string, len(records))
-	for i, r := range records {
-		receipts[i] = r.GetReceipt()
+	if len(records) == 0 {
+		return
 	}
+	receipts := receiptsOf(records)
+	ctx = context.WithoutCancel(ctx)
 	var err error
 	if to.Owner == c.s.deps.Self {
 		_, _, err = c.s.settleOwned(ctx, receipts, extendBy(0))
@@ -244,6 +266,13 @@ func (c *consumer) await(ctx context.Context, owners []ownerParts, changed <-cha
 	sign := make(chan struct{}, len(owners))
 	for _, o := range owners {
 		wg.Go(func() {
+			// A call that waits must not be the probe of a peer: nobody else would ask it meanwhile.
+			if o.route.Owner != c.s.deps.Self && c.s.peers.at(o.route.Address).failing() {
+				if c.s.answers(ctx, o.route) {
+					sign <- struct{}{}
+				}
+				return
+			}
 			resp, err := c.s.askOwner(ctx, o.route, wait+c.s.cfg.RequestTimeout, c.request(o, 0, wait))
 			if err == nil && len(resp.GetNotOwned()) < len(o.indexes) {
 				sign <- struct{}{}
@@ -288,15 +317,75 @@ func (c *consumer) answer() *nodev1.ConsumeResponse {
 	return c.resp
 }
 
-// askOwner calls ConsumeOwned at the owner, which may be this node.
+// askOwner calls ConsumeOwned at the owner, which may be this node. Without a timeout it is one of several that are asked
+// in turn: see peer.ask.
 func (s *Service) askOwner(ctx context.Context, to Route, timeout time.Duration, req *nodev1.ConsumeOwnedRequest) (resp *nodev1.ConsumeOwnedResponse, err error) {
 	if to.Owner == s.deps.Self {
 		return s.consumeOwned(ctx, req)
 	}
 	p := s.peers.at(to.Address)
-	err = p.call(ctx, timeout, func(ctx context.Context) error {
+	fn := func(ctx context.Context) error {
 		resp, err = p.client.ConsumeOwned(ctx, req)
 		return err
-	})
+	}
+	if timeout == 0 {
+		err = p.ask(ctx, s.cfg.RequestTimeout, fn)
+	} else {
+		err = p.call(ctx, timeout, fn)
+	}
 	return resp, err
+}
+
+// probe asks an owner for nothing, beside whoever noticed that it does not answer. Each owner has one probe at a time.
+func (s *Service) probe(to Route) {
+	p := s.peers.at(to.Address)
+	if !p.unreachable(time.Now()).IsZero() || s.enter() != nil {
+		return
+	}
+	go func() {
+		defer s.leave()
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		ended := make(chan struct{})
+		defer close(ended)
+		go func() {
+			select {
+			case <-s.stop:
+				cancel()
+			case <-ended:
+			}
+		}()
+		s.probeNow(ctx, p)
+	}()
+}
+
+func (s *Service) probeNow(ctx context.Context, p *peer) bool {
+	return p.call(ctx, s.cfg.RequestTimeout, func(ctx context.Context) error {
+		_, err := p.client.ConsumeOwned(ctx, &nodev1.ConsumeOwnedRequest{Group: "probe"})
+		return err
+	}) == nil
+}
+
+// answers returns true as soon as an owner that did not answer does so, and false when ctx ends first.
+func (s *Service) answers(ctx context.Context, to Route) bool {
+	p := s.peers.at(to.Address)
+	for p.failing() && ctx.Err() == nil {
+		if at := p.unreachable(time.Now()); at.IsZero() {
+			s.probeNow(ctx, p)
+		} else if !sleepUntil(ctx, at) {
+			return false
+		}
+	}
+	return ctx.Err() == nil
+}
+
+func sleepUntil(ctx context.Context, at time.Time) bool {
+	t := time.NewTimer(time.Until(at))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

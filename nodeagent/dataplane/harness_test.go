@@ -277,14 +277,6 @@ func valuesOf(records []*nodev1.ConsumedRecord) []string {
 	return out
 }
 
-func receiptsOf(records []*nodev1.ConsumedRecord) []string {
-	var out []string
-	for _, r := range records {
-		out = append(out, r.GetReceipt())
-	}
-	return out
-}
-
 func numbered(prefix string, n int) []string {
 	out := make([]string, n)
 	for i := range out {

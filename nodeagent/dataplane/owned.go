@@ -52,6 +52,8 @@ type group struct {
 		sync.Mutex
 		res   *reservations
 		nonce uint64
+		// back is closed when reservations ended before their time; nil when nobody waits.
+		back chan struct{}
 	}
 	// committing is held while the committed offset is made durable; waiting callers find it done.
 	committing struct {
@@ -227,6 +229,26 @@ func (o *owned) ready(g *group) (ready bool, next time.Time) {
 	}
 	from, room := g.mu.res.fresh()
 	return room > 0 && from < o.log.HWM(), at
+}
+
+// released returns a channel that is closed when reservations next end before their time. Take it before looking.
+func (g *group) released() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mu.back == nil {
+		g.mu.back = make(chan struct{})
+	}
+	return g.mu.back
+}
+
+// wake tells who waits that something can be reserved, if so.
+func (g *group) wake(now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if at, any := g.mu.res.nextExpiry(now); any && !at.After(now) && g.mu.back != nil {
+		close(g.mu.back)
+		g.mu.back = nil
+	}
 }
 
 // commit makes the group's committed offset durable.

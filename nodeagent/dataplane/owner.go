@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -104,6 +105,11 @@ func (s *Service) consumeOwned(ctx context.Context, req *nodev1.ConsumeOwnedRequ
 		bytes: cluster.Bytes(min(req.GetMaxBytes(), MaxConsumeBytes)), visibility: visibility}
 	for {
 		resp, w, err := s.owned.round(ctx, req, b)
+		if cerr := ctx.Err(); cerr != nil && len(resp.GetRecords()) > 0 {
+			// Who asked has gone: the records are for the next.
+			_, _, err := s.settleOwned(context.WithoutCancel(ctx), receiptsOf(resp.GetRecords()), extendBy(0))
+			return nil, errors.Join(cerr, err)
+		}
 		if err != nil || len(resp.GetRecords()) > 0 || w.ready || ctx.Err() != nil || !time.Now().Before(end) ||
 			len(resp.GetNotOwned()) == len(req.GetIndexes()) {
 			return resp, err
@@ -143,13 +149,14 @@ func (op *ownedPartitions) round(ctx context.Context, req *nodev1.ConsumeOwnedRe
 			continue
 		}
 		// Taken before reading, so that what comes in between is not missed.
-		w.changed = append(w.changed, o.log.Changed())
+		changed := o.log.Changed()
 		g, err := o.group(req.GetGroup(), true, op.cfg)
 		if err != nil {
 			failed = err
 			resp.NotOwned = append(resp.NotOwned, i)
 			continue
 		}
+		w.changed = append(w.changed, changed, g.released())
 		sources = append(sources, source{o, g})
 	}
 	if len(sources) == 0 {
@@ -215,6 +222,14 @@ func (h ownerHandler) ExtendOwned(ctx context.Context, req *nodev1.ExtendOwnedRe
 		return nil, h.s.wire(err)
 	}
 	return &nodev1.ExtendOwnedResponse{Extended: n, Errors: errs}, nil
+}
+
+func receiptsOf(records []*nodev1.ConsumedRecord) []string {
+	out := make([]string, len(records))
+	for i, r := range records {
+		out[i] = r.GetReceipt()
+	}
+	return out
 }
 
 func extendBy(d time.Duration) settleFunc {

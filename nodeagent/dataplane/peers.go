@@ -45,12 +45,17 @@ type peer struct {
 		failures int
 		retryAt  time.Time
 		probing  bool
+		// patience is how long a consumer waits for an answer; zero is minPatience. It doubles when one that is alive
+		// was too slow.
+		patience time.Duration
 	}
 }
 
 const (
 	minPeerBackoff = 50 * time.Millisecond
 	maxPeerBackoff = 2 * time.Second
+	// minPatience is for how long an owner that hangs keeps the records of the others waiting, once.
+	minPatience = time.Second
 )
 
 // newHTTPClient returns the client that is used when none is given.
@@ -159,6 +164,35 @@ func silent(err error) bool {
 	default:
 		return false
 	}
+}
+
+// failing reports whether the peer did not answer the last call.
+func (p *peer) failing() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.failures > 0
+}
+
+// ask is call for who has others to ask as well: it leaves a peer alone that did not answer the last call, until a probe
+// was answered, and waits for an answer no longer than the peer's patience.
+func (p *peer) ask(ctx context.Context, most time.Duration, fn func(context.Context) error) error {
+	p.mu.Lock()
+	if p.mu.failures > 0 {
+		p.mu.Unlock()
+		return errPeerDown
+	}
+	patience := min(max(p.mu.patience, minPatience), most)
+	p.mu.Unlock()
+	err := p.call(ctx, patience, fn)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case err == nil:
+		p.mu.patience = 0
+	case connect.CodeOf(err) == connect.CodeDeadlineExceeded && ctx.Err() == nil:
+		p.mu.patience = min(2*patience, most)
+	}
+	return err
 }
 
 // acquire takes a slot for an append, or returns false when stop or the context comes first.

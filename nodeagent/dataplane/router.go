@@ -45,6 +45,15 @@ type topicRoutes struct {
 	parts []assigned
 	// next is the round robin's position.
 	next atomic.Uint64
+	// changed is closed when the topic or a route of it changes; nil when nobody waits.
+	changed chan struct{}
+}
+
+func (t *topicRoutes) wake() {
+	if t.changed != nil {
+		close(t.changed)
+		t.changed = nil
+	}
 }
 
 // assigned is what a router keeps of an assignment.
@@ -86,6 +95,7 @@ func (r *Router) Apply(reset bool, rev cluster.Revision, changes []cluster.Chang
 	for i := range changes {
 		r.fold(&changes[i])
 	}
+	r.wake(before, changes)
 	for id, t := range before {
 		if now, ok := r.mu.topics[id]; ok {
 			now.next.Store(t.next.Load())
@@ -94,6 +104,31 @@ func (r *Router) Apply(reset bool, rev cluster.Revision, changes []cluster.Chang
 	if reset || len(changes) > 0 {
 		close(r.mu.changed)
 		r.mu.changed = make(chan struct{})
+	}
+}
+
+// wake tells who waits for a topic that it may have changed. before is what a snapshot replaced.
+func (r *Router) wake(before map[cluster.TopicID]*topicRoutes, changes []cluster.Change) {
+	for _, t := range before {
+		t.wake()
+	}
+	for i := range changes {
+		id := cluster.TopicID(0)
+		switch c := &changes[i]; {
+		case c.Node != nil || c.NodeRemoved != "":
+			for _, t := range r.mu.topics {
+				t.wake()
+			}
+		case c.Topic != nil:
+			id = c.Topic.ID
+		case c.Assignment != nil:
+			id = c.Assignment.Partition.Topic
+		case c.AssignmentRemoved != nil:
+			id = c.AssignmentRemoved.Topic
+		}
+		if t := r.mu.topics[id]; t != nil {
+			t.wake()
+		}
 	}
 }
 
@@ -109,6 +144,7 @@ func (r *Router) fold(c *cluster.Change) {
 		r.mu.names[c.Topic.Name] = t
 	case c.TopicRemoved != 0:
 		if t, ok := r.mu.topics[c.TopicRemoved]; ok {
+			t.wake()
 			delete(r.mu.topics, c.TopicRemoved)
 			if r.mu.names[t.topic.Name] == t {
 				delete(r.mu.names, t.topic.Name)
@@ -148,6 +184,20 @@ func (r *Router) Changed() <-chan struct{} {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.mu.changed
+}
+
+// TopicChanged is Changed of one topic and the nodes that its routes lead to. What others do must not wake every consumer.
+func (r *Router) TopicChanged(id cluster.TopicID) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t, ok := r.mu.topics[id]
+	if !ok {
+		return r.mu.changed
+	}
+	if t.changed == nil {
+		t.changed = make(chan struct{})
+	}
+	return t.changed
 }
 
 // Revision returns the revision of the last fold; zero before the first.

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -122,6 +123,7 @@ func (op *ownedPartitions) settle(p cluster.PartitionID, name string, receipts [
 	if len(done) == 0 {
 		return
 	}
+	g.wake(time.Now())
 	if err := g.commit(o.log); err != nil {
 		for _, r := range done {
 			out.add(0, r.refuse(err))
