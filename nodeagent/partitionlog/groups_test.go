@@ -68,3 +68,16 @@ func TestI4StoredPositionBeyondTheEnd(t *testing.T) {
 	want(l, 4)
 	want(reopen(), 4)
 }
+
+// TestAskingForUnknownPartitionsMakesNothing: clients name partitions freely, and each must not cost memory for ever.
+func TestAskingForUnknownPartitionsMakesNothing(t *testing.T) {
+	s := openStore(t, vfs.NewMem(), 0)
+	for i := range uint32(100) {
+		if _, err := s.Log(cluster.PartitionID{Topic: 99, Index: i}); cluster.ReasonOf(err) != cluster.ReasonNotOwner {
+			t.Fatalf("got %v, want NOT_OWNER", err)
+		}
+	}
+	if n := len(s.allSlots()); n != 0 {
+		t.Fatalf("%d partitions are remembered", n)
+	}
+}

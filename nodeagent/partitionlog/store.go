@@ -192,8 +192,14 @@ func (sl *slot) active() *copyMeta {
 
 // Log returns the open log, else NOT_OWNER.
 func (s *Store) Log(p cluster.PartitionID) (*Log, error) {
-	if l := s.slot(p).open(); l != nil {
-		return l, nil
+	// Anybody may ask for any partition: that must not make anything.
+	s.mu.Lock()
+	sl := s.mu.slots[p]
+	s.mu.Unlock()
+	if sl != nil {
+		if l := sl.open(); l != nil {
+			return l, nil
+		}
 	}
 	return nil, notOwner(p)
 }
