@@ -66,6 +66,10 @@ sim: ## simulate: SEED=n replays one run, N=1000 [FROM=n] runs many
 	@cd test/sim && $(CURDIR)/$(BIN)/sim.test -test.run HoldInSimulation -test.timeout 24h -sim.seed=$(SEED) -sim.n=$(N) -sim.from=$(FROM) \
 		-sim.commit=$$(git rev-parse --short HEAD) $(SIM)
 
+.PHONY: planted
+planted: ## plant known bugs one at a time; the simulation has to catch each
+	@$(GO) run ./test/sim/planted $(PLANTED)
+
 .PHONY: cluster
 cluster: build build-faults ## tests on real processes
 	CLUSTER_TEST_RELEASE=$(CURDIR)/$(BIN)/naradctl-plane CLUSTER_TEST_FAULTS=$(CURDIR)/$(BIN)/naradctl-plane-faults \

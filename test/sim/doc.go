@@ -34,6 +34,9 @@
 // happen. At the end faults stop, and within a bound every partition serves, no move is left, everything that
 // was acknowledged was delivered, but for what a disk took along that was lost for ever, and the states are alike.
 //
+// That these checks can fail is shown by planted/: patches of known bugs, built with go test -overlay, each of
+// which some seed has to catch (make planted).
+//
 // # Files
 //
 // sim.go (Run), world.go (events, clocks, trace), proc.go, net.go, disk.go (power cuts); the hosts as above;

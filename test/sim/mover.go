@@ -232,7 +232,7 @@ func (r *run) perform(x move.Effect) {
 			if n.w.permille(40) {
 				p.sleep(n.w.between(0, 6*time.Second)) // a stalled disk or process
 			}
-			n.w.ops.mayStrike(n, r.source)
+			n.w.ops.mayStrike(n, r.source, x)
 			e := r.effect(p, x)
 			r.busy = nil
 			r.input(e)

@@ -8,6 +8,7 @@ import (
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 	storagev1 "github.com/naradctl/naradctl-plane/proto/naradplane/storage/v1"
 	"github.com/naradctl/naradctl-plane/transfer/handoff"
+	"github.com/naradctl/naradctl-plane/transfer/move"
 	"github.com/naradctl/naradctl-plane/transfer/store"
 )
 
@@ -94,13 +95,13 @@ func (o *operator) begin(p *proc) {
 func (o *operator) operate(p *proc) {
 	w := o.w
 	for !w.calm {
-		p.sleep(w.between(100*time.Millisecond, 3*time.Second))
-		switch k := w.rng.IntN(10); {
-		case k < 5:
+		p.sleep(w.between(50*time.Millisecond, 1500*time.Millisecond))
+		switch k := w.rng.IntN(20); {
+		case k < 15:
 			o.move(p)
-		case k < 7:
+		case k < 17:
 			o.cancel(p)
-		case k < 8:
+		case k < 18:
 			o.drain(p, pick(w, w.nodes).id, true)
 		default:
 			o.drain(p, pick(w, w.nodes).id, false)
@@ -115,6 +116,9 @@ func (o *operator) move(p *proc) {
 		return
 	}
 	a, to := w.truth.view.Assignments[pick(w, ps)], pick(w, w.nodes)
+	if a.Moving() && w.rng.IntN(4) > 0 || to.id == a.Owner || to.id == a.Target {
+		return
+	}
 	w.log("operator: %s to %s", a.Partition, to.id)
 	_, _ = o.at.command(p, func() *storagev1.Command {
 		return &storagev1.Command{Command: &storagev1.Command_SetTarget{SetTarget: &storagev1.SetTarget{
@@ -128,7 +132,8 @@ func (o *operator) cancel(p *proc) {
 	w := o.w
 	for _, q := range w.partitions() {
 		a := w.truth.view.Assignments[q]
-		if !a.Moving() || w.rng.IntN(2) == 0 {
+		_, dead := w.truth.deadSince[a.Owner]
+		if !a.Moving() || w.rng.IntN(2) == 0 || dead && w.rng.IntN(5) > 0 {
 			continue
 		}
 		w.log("operator: cancel move %d of %s", a.MoveID, q)
@@ -197,19 +202,23 @@ func (o *operator) strike(n *node) {
 	n.crash(w.rng.IntN(3) == 0)
 	down := w.between(0, 3*time.Second)
 	if w.rng.IntN(2) == 0 {
-		down = w.between(5*time.Second, 25*time.Second)
+		down = w.between(8*time.Second, 35*time.Second)
 	}
 	w.after(down, n.boot)
 }
 
 // mayStrike crashes one side of a move, now and then, as it performs an effect.
-func (o *operator) mayStrike(dest *node, source cluster.NodeID) {
+func (o *operator) mayStrike(dest *node, source cluster.NodeID, x move.Effect) {
 	w := o.w
-	if !o.faults || !w.permille(15) {
+	odds := 20
+	if _, copying := x.(move.CopyPass); copying {
+		odds = 90 // what may end in a promotion
+	}
+	if !o.faults || !w.permille(odds) {
 		return
 	}
 	n := w.node(source)
-	if n == nil || w.rng.IntN(3) == 0 {
+	if n == nil || w.rng.IntN(4) == 0 {
 		n = dest
 	}
 	w.after(w.between(0, 50*time.Millisecond), func() {

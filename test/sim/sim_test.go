@@ -16,6 +16,7 @@ var (
 	fromFlag  = flag.Uint64("sim.from", 1, "the first seed")
 	traceFlag = flag.Bool("sim.trace", false, "print the whole trace")
 	once      = flag.Bool("sim.once", false, "run each seed once, without comparing two traces")
+	stop      = flag.Bool("sim.stop", false, "end with the first seed that shows a violation")
 	commit    = flag.String("sim.commit", "unknown", "the commit, for failure messages")
 )
 
@@ -65,6 +66,10 @@ func TestI1I2I3I4I5I6I7I8I9I10HoldInSimulation(t *testing.T) {
 		if res.Violation != nil {
 			violations++
 			t.Errorf("seed %d at commit %s: %v\n%s\nagain: make sim SEED=%d", seed, *commit, res.Violation, strings.Join(res.Tail, "\n"), seed)
+			if *stop {
+				n = int(seed-from) + 1
+				break
+			}
 			continue
 		}
 		if *once {
