@@ -91,4 +91,4 @@ func TestI1I2I3I4I5I6I7I8I9I10HoldInSimulation(t *testing.T) {
 }
 
 // defaultSeeds is how many seeds a plain go test runs.
-const defaultSeeds = 10
+const defaultSeeds = 40

@@ -223,8 +223,11 @@ func (w *World) checkForced(a cluster.Assignment, o cluster.Outcome) {
 	})
 }
 
-// checkThaw: Invariant I6: a thaw follows a committed revocation.
+// checkThaw: Invariant I6: a thaw follows a committed revocation. Invariant I7: it follows the registration.
 func (w *World) checkThaw(n *node, k pm, h cluster.Handoff) {
+	if f := n.store.Frozen(k.p); f != nil && *f == (store.FreezeToken{MoveID: k.m, Handoff: h}) && !n.registered {
+		w.violated("I7", "%s thaws %s for move %d before it has registered", n.id, k.p, k.m)
+	}
 	a := w.truth.view.Assignments[k.p]
 	if a.MoveID == k.m && a.Granted && a.Handoff == h {
 		w.violated("I6", "%s thaws %s for move %d while handoff %d is granted", n.id, k.p, k.m, h)
