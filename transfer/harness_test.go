@@ -52,15 +52,17 @@ type node struct {
 	reg   bool
 	lease bool
 
-	store    *partitionlog.Store
-	source   *transfer.Source
-	mover    *transfer.Mover
-	reclaim  *transfer.Reclaimer
-	server   *http.Server
-	salvaged []store.Record
-	stop     chan struct{}
-	wg       sync.WaitGroup
-	client   *http.Client
+	store   *partitionlog.Store
+	source  *transfer.Source
+	mover   *transfer.Mover
+	reclaim *transfer.Reclaimer
+	server  *http.Server
+	// failAfter makes Produce fail once so many records were salvaged; zero never does.
+	failAfter int
+	salvaged  []store.Record
+	stop      chan struct{}
+	wg        sync.WaitGroup
+	client    *http.Client
 }
 
 func (n *node) observed(p cluster.PartitionID, effect string) error {
@@ -304,6 +306,9 @@ func (n *node) restart() {
 func (n *node) Produce(_ context.Context, _ cluster.TopicID, recs []store.Record) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.failAfter > 0 && len(n.salvaged) >= n.failAfter {
+		return errCrash
+	}
 	n.salvaged = append(n.salvaged, recs...)
 	return nil
 }

@@ -273,6 +273,9 @@ func (r *Reclaimer) salvage(ctx context.Context, m Marker, o cluster.Outcome) (M
 		if from, err = r.salvageFrom(ctx, m, o); err != nil {
 			return m, err
 		}
+		if m, err = r.noteDamage(ctx, m, from); err != nil {
+			return m, err
+		}
 	}
 	var batch []store.Record
 	var bytes int
@@ -299,8 +302,7 @@ func (r *Reclaimer) salvage(ctx context.Context, m Marker, o cluster.Outcome) (M
 		return ctx.Err()
 	})
 	if cluster.ReasonOf(err) == cluster.ReasonCorrupt {
-		// Damage hides what lies in it and nothing around it. It is noted before what follows it counts as
-		// salvaged, since the next attempt would begin behind it.
+		// Damage hides what lies in it and nothing around it.
 		m.Damage, err = err.Error(), nil
 	}
 	if err == nil {
@@ -313,6 +315,20 @@ func (r *Reclaimer) salvage(ctx context.Context, m Marker, o cluster.Outcome) (M
 	r.log().Warn("records salvaged from a copy that a promotion left behind", append(logFields(m.Partition, m.MoveID),
 		zap.Uint64("from", uint64(from)), zap.Int("records", total))...)
 	return m, r.Source.update(m)
+}
+
+// noteDamage reads what is to be salvaged and notes, durably, whether some of it can't be read. It does so before anything
+// counts as salvaged: an attempt that is cut off is continued behind what it produced, and would not see damage before that.
+func (r *Reclaimer) noteDamage(ctx context.Context, m Marker, from cluster.Offset) (Marker, error) {
+	err := r.Store.ReadQuarantined(m.Partition, m.Identity, from, func(store.Record) error { return ctx.Err() })
+	if cluster.ReasonOf(err) == cluster.ReasonCorrupt {
+		m.Damage = err.Error()
+		return m, r.Source.update(m)
+	}
+	if err != nil {
+		return m, fmt.Errorf("read the copy in quarantine: %w", err)
+	}
+	return m, nil
 }
 
 // salvageFrom returns the first offset where the copies may differ.

@@ -97,6 +97,12 @@ func prune(t *testing.T, n *node, want int) {
 // I2, I9: damage in the copy of a source that returns after a promotion hides what lies in it, and nothing around
 // it. The copy is kept, through restarts too.
 func TestI9DamagedCopyIsSalvagedAroundTheDamageAndKept(t *testing.T) {
+	for name, failAfter := range map[string]int{"in one go": 0, "cut off behind the damage": 501} {
+		t.Run(name, func(t *testing.T) { damagedCopyIsKept(t, failAfter) })
+	}
+}
+
+func damagedCopyIsKept(t *testing.T, failAfter int) {
 	p, a, b, topic := pair(t, 1)
 	id := cluster.PartitionID{Topic: topic}
 	fill(t, a, id, "kept", 10, 100)
@@ -127,7 +133,18 @@ func TestI9DamagedCopyIsSalvagedAroundTheDamageAndKept(t *testing.T) {
 		}
 	}
 	a.boot()
+	a.mu.Lock()
+	a.failAfter = failAfter
+	a.mu.Unlock()
 	a.register()
+	if failAfter > 0 {
+		eventually(t, "salvage is cut off", func() bool { return len(a.salvagedValues()) >= failAfter })
+		a.kill()
+		a.mu.Lock()
+		a.failAfter = 0
+		a.mu.Unlock()
+		a.start()
+	}
 	check()
 	got := a.salvagedValues()
 	if len(got) < len(late)*2/3 || !slices.Contains(got, late[0]) {
