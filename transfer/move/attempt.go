@@ -61,8 +61,7 @@ func (c *stepper) measured(m Measured, save bool) {
 	s.Total, s.Missing = m.Total, m.Missing
 	s.ReadHWM = max(s.ReadHWM, m.HWM)
 	s.Meta = m.Meta
-	if save && m.Total > 0 {
-		// Of a partition without a byte nothing is staged that a promotion would need.
+	if save {
 		c.emit(Save{})
 	}
 	small := m.Missing == 0 || (m.Missing <= set.LagBytes && s.Bandwidth > 0 &&
