@@ -297,6 +297,9 @@ func TestC12SameTargetAgain(t *testing.T) {
 			break // it was faster
 		}
 		p.cancel(id, move)
+		if p.assignment(id).Owner != "a" {
+			break // it flipped before the cancellation
+		}
 		eventually(t, "accepts after the cancellation", func() bool { return a.append(id, fmt.Sprintf("c-%d", i)) == nil })
 		want = append(want, fmt.Sprintf("c-%d", i))
 	}
