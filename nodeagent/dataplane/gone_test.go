@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,10 +16,18 @@ import (
 // hang makes the node accept requests and answer none, as one that is stopped or still starting. The function that is
 // returned ends that.
 func (n *testNode) hang() func() {
+	release, _ := n.hangAndCount()
+	return release
+}
+
+// hangAndCount also counts the requests that hang.
+func (n *testNode) hangAndCount() (func(), *atomic.Int64) {
+	asked := &atomic.Int64{}
 	release := make(chan struct{})
 	n.handler.Lock()
 	answering := n.handler.Handler
 	n.handler.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
 		select {
 		case <-r.Context().Done():
 		case <-release:
@@ -31,7 +40,7 @@ func (n *testNode) hang() func() {
 		n.handler.Handler = answering
 		n.handler.Unlock()
 		close(release)
-	}
+	}, asked
 }
 
 // TestOwnerThatHangsDelaysOthersOnce: the records of other owners wait a second, once, and those of the owner come soon
@@ -82,7 +91,8 @@ func TestConsumerThatIsGoneGivesBack(t *testing.T) {
 		c.nodes[owner].produce("orders", keyFor(uint32(i), 3), numbered(owner, 10)...)
 		eventually(t, "the records", func() bool { return len(c.nodes[owner].values(p)) == 10 })
 	}
-	defer c.nodes["c"].hang()()
+	release, asked := c.nodes["c"].hangAndCount()
+	defer release()
 	// The turn is a, b, c, and c is waited for until the client has gone.
 	turns.Store(2)
 	peer := c.nodes["a"].svc.peers.at(c.nodes["c"].server.Listener.Addr().String())
@@ -100,6 +110,8 @@ func TestConsumerThatIsGoneGivesBack(t *testing.T) {
 		}
 	}()
 	eventually(t, "all is reserved", func() bool { return c.nodes["a"].svc.Counts().Consumed+c.nodes["b"].svc.Counts().Consumed == 20 })
+	// An answer that was on its way when the client left could not be given back: c is asked when b's has arrived.
+	eventually(t, "c is asked", func() bool { return asked.Load() > 0 })
 	leave()
 	<-left
 	begun, got := time.Now(), 0
