@@ -38,6 +38,13 @@ func (s *striker) observe(effect string, after bool) error {
 	return errCrash
 }
 
+// where says at which moment the source died; empty while it lives.
+func (s *striker) where() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at
+}
+
 func (s *striker) struck() bool {
 	select {
 	case <-s.died:
@@ -94,7 +101,7 @@ func TestC07SourceDiesAroundEveryEffect(t *testing.T) {
 						return
 					}
 					mu.Lock()
-					hit[s.at] = true
+					hit[s.where()] = true
 					mu.Unlock()
 					if k > 200 {
 						t.Fatal("there is no end of effects")
@@ -139,7 +146,7 @@ func sourceDies(t *testing.T, s *striker, drive func(*plane, cluster.PartitionID
 			a.kill()
 			a.boot()
 			if err := a.append(id, "unfenced"); err == nil && len(a.source.Marked()) > 0 {
-				t.Errorf("died %s: it accepts a marked partition's append before it has registered", s.at)
+				t.Errorf("died %s: it accepts a marked partition's append before it has registered", s.where())
 			}
 			a.register()
 		}
@@ -155,13 +162,13 @@ func sourceDies(t *testing.T, s *striker, drive func(*plane, cluster.PartitionID
 		copies, err := a.store.Copies()
 		return err == nil && p.settled(id, "b") && len(copies) == 0 && len(a.source.Marked()) == 0
 	}
-	eventually(t, fmt.Sprintf("the end of a move whose source died %q", s.at), done)
+	eventually(t, fmt.Sprintf("the end of a move whose source died %q", s.where()), done)
 	checkHolds(t, b, id, acked)
 	if err := b.append(id, "later"); err != nil {
-		t.Errorf("died %s: append at the new owner: %v", s.at, err)
+		t.Errorf("died %s: append at the new owner: %v", s.where(), err)
 	}
 	if copies, err := b.store.Copies(); err != nil || len(copies) != 1 || copies[0].Place != store.Active {
-		t.Errorf("died %s: copies at the new owner: %+v, %v", s.at, copies, err)
+		t.Errorf("died %s: copies at the new owner: %+v, %v", s.where(), copies, err)
 	}
 	a.kill()
 	b.kill()
