@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -19,16 +18,7 @@ func (b *bench) drain(ctx context.Context, n uint32) error {
 	if _, err := b.cluster.API.CreateTopic(ctx, "drained", n, ""); err != nil {
 		return err
 	}
-	err := harness.Poll(ctx, "all partitions are open", func() error {
-		as, err := b.cluster.API.Assignments(ctx, "drained")
-		for _, a := range as {
-			if !a.GetOpened() {
-				return errors.New("they are not")
-			}
-		}
-		return err
-	})
-	if err != nil {
+	if err := b.cluster.API.AwaitOpen(ctx, "drained"); err != nil {
 		return err
 	}
 	members, err := b.cluster.API.Members(ctx)

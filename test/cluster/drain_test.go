@@ -138,6 +138,8 @@ func TestC23ThousandEmptyPartitions(t *testing.T) {
 	e := start(t, 3, 2)
 	e.must2(e.cluster.API.CreateTopic(e.ctx, "empty", 2000, ""))
 	e.must2(e.cluster.API.CreateTopic(e.ctx, "orders", 2, ""))
+	e.must(e.cluster.API.AwaitOpen(e.ctx, "empty"))
+	e.must(e.cluster.API.AwaitOpen(e.ctx, "orders"))
 	e.traffic("orders")
 	members, err := e.cluster.API.Members(e.ctx)
 	e.must(err)

@@ -143,6 +143,22 @@ func (a *API) Assignments(ctx context.Context, topic string) ([]*planev1.Assignm
 	return resp.GetAssignments(), err
 }
 
+// AwaitOpen waits until all partitions of a topic are open at their owners.
+func (a *API) AwaitOpen(ctx context.Context, topic string) error {
+	return Poll(ctx, "all partitions of "+topic+" are open", func() error {
+		as, err := a.Assignments(ctx, topic)
+		if err != nil {
+			return err
+		}
+		for _, x := range as {
+			if !x.GetOpened() {
+				return fmt.Errorf("%s/%d is not open", topic, x.GetPartition().GetIndex())
+			}
+		}
+		return nil
+	})
+}
+
 // Assignment is a linearizable read of a partition and of one move of it.
 func (a *API) Assignment(ctx context.Context, topicID uint64, index uint32, move uint64) (*planev1.GetAssignmentResponse, error) {
 	return Call(ctx, a, func(ctx context.Context, c Clients) (*planev1.GetAssignmentResponse, error) {
