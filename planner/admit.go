@@ -14,24 +14,10 @@ type slots struct {
 	src, dst []int32
 }
 
-// holds reports whether the current move of partition i holds a slot, and at which target.
-func (s *state) holds(i int) (target int32, ok bool) {
-	p := &s.parts[i]
-	if p.Target == "" || p.Stuck || s.owner[i] == none || !s.nodes[s.owner[i]].Alive {
-		return none, false
-	}
-	target = s.find(p.Target)
-	return target, target != none && s.nodes[target].Alive
-}
-
-func (s *state) slotsInFlight() slots {
-	sl := slots{src: make([]int32, len(s.nodes)), dst: make([]int32, len(s.nodes))}
-	for _, i := range s.moving {
-		if t, ok := s.holds(int(i)); ok {
-			sl.add(s.owner[i], t, 1)
-		}
-	}
-	return sl
+// holds reports whether the current move of partition i holds a slot.
+func (f *facts) holds(i int32) bool {
+	t := f.target[i]
+	return t != none && f.marks[i]&stuck == 0 && f.nodes[f.owner[i]].Alive && f.nodes[t].Alive
 }
 
 func (sl *slots) add(src, dst int32, by int) {
@@ -49,9 +35,10 @@ const (
 	retargeted
 	draining
 	rebalancing
+	classes
 )
 
-func (s *state) classOf(i int) class {
+func (s *state) classOf(i int32) class {
 	switch {
 	case s.dest[i] == none && (!s.unsettled[i] || s.kinds[i] == leaving):
 		return staying
@@ -65,50 +52,92 @@ func (s *state) classOf(i int) class {
 	return rebalancing
 }
 
-// admit turns the desired placement into the plan that fits the limits.
-func (s *state) admit() Result {
-	var r Result
-	sl := s.slotsInFlight()
-	var sizes [rebalancing + 1]int
-	for i := range s.dest {
-		sizes[s.classOf(i)]++
+// round is the admission of one plan: what is taken up, and what is left of slots and room.
+type round struct {
+	*state
+	Result
+	slots   slots
+	room    []int64
+	reasons []string
+}
+
+// admit takes up of the plan what the limits allow now. ok is false when something does not fit where it was
+// planned to go, since disks have changed: then the plan has to be made anew.
+func (m *memo) admit(lim Limits) (r Result, ok bool) {
+	a := round{state: &m.state, reasons: make([]string, len(m.nodes))}
+	a.Result = Result{Blocked: m.blocked, Cooling: m.cooling}
+	a.count(lim)
+	if lim.MaxInFlight == 0 && !lim.Paused {
+		a.Moves = make([]Move, 0, m.planned)
 	}
-	var classes [rebalancing + 1][]int32
-	for c := cancelled; c <= rebalancing; c++ {
-		classes[c] = make([]int32, 0, sizes[c])
-	}
-	for i := range s.dest {
-		if c := s.classOf(i); c != staying {
-			classes[c] = append(classes[c], int32(i))
+	for _, i := range m.todo[cancelled] {
+		switch {
+		case m.classOf(i) != cancelled:
+		case lim.Paused:
+			a.Waiting++
+		default:
+			a.cancel(i)
 		}
 	}
-	if n := len(s.dest) - sizes[staying]; s.lim.MaxInFlight == 0 && !s.lim.Paused {
-		r.Moves = make([]Move, 0, n)
-	}
-	for _, i := range classes[cancelled] {
-		s.cancel(&r, &sl, int(i))
-	}
-	reasons := make([]string, len(s.nodes))
-	for _, class := range classes[retargeted:] {
-		for _, i := range class {
-			if !s.lim.Paused && s.fits(&sl, int(i)) {
-				r.Moves = append(r.Moves, s.move(int(i), reasons))
+	for c := retargeted; c < classes; c++ {
+		for _, i := range m.todo[c] {
+			// What was taken up since the plan was made has another class now.
+			if m.classOf(i) != c {
 				continue
 			}
-			r.Waiting++
-			r.WaitingBytes += s.parts[i].Bytes
+			if lim.HoldRebalancing && m.kinds[i] != leaving {
+				a.Held++
+				continue
+			}
+			if lim.Paused || !a.fits(lim, i) {
+				a.Waiting++
+				a.WaitingBytes += m.bytes[i]
+				continue
+			}
+			if size, d := m.size(i), m.dest[i]; a.room[d] != unlimited {
+				if a.room[d] < size {
+					return Result{}, false
+				}
+				a.room[d] -= size
+			}
+			a.Moves = append(a.Moves, a.move(i))
 		}
 	}
-	r.Blocked = s.blocked()
-	return r
+	return a.Result, true
+}
+
+// count takes the slots and the room of what is in a move already.
+func (a *round) count(lim Limits) {
+	n := len(a.nodes)
+	a.slots = slots{src: make([]int32, n), dst: make([]int32, n)}
+	a.room = make([]int64, n)
+	for i := range a.nodes {
+		a.room[i] = roomOf(&a.nodes[i], lim.HighDiskPercent)
+	}
+	kept := a.moving[:0]
+	for _, i := range a.moving {
+		t := a.target[i]
+		if t == none {
+			a.marks[i] &^= listed
+			continue
+		}
+		kept = append(kept, i)
+		if more := a.coming(i); a.nodes[t].Alive && a.room[t] != unlimited && more > 0 {
+			a.room[t] = saturatingSub(a.room[t], more)
+		}
+		if a.holds(i) {
+			a.slots.add(a.owner[i], t, 1)
+		}
+	}
+	a.moving = kept
 }
 
 // fits takes the slots for the planned move of partition i when they are free. A retarget gives back
 // those of the move that it replaces, and may use them even when limits were lowered meanwhile.
-func (s *state) fits(sl *slots, i int) bool {
-	from, to := s.owner[i], s.dest[i]
-	all, per := s.lim.MaxInFlight, int32(min(s.lim.MaxPerNode, len(s.parts)))
-	old, held := s.holds(i)
+func (a *round) fits(lim Limits, i int32) bool {
+	sl, from, to := &a.slots, a.owner[i], a.dest[i]
+	all, per := lim.MaxInFlight, int32(min(lim.MaxPerNode, len(a.owner)))
+	held := a.holds(i)
 	if !held {
 		if all > 0 && sl.all >= all || per > 0 && sl.src[from] >= per {
 			return false
@@ -118,81 +147,80 @@ func (s *state) fits(sl *slots, i int) bool {
 		return false
 	}
 	if held {
-		sl.add(from, old, -1)
+		sl.add(from, a.target[i], -1)
 	}
 	sl.add(from, to, 1)
 	return true
 }
 
-func (s *state) cancel(r *Result, sl *slots, i int) {
-	p := &s.parts[i]
-	if s.lim.Paused {
-		r.Waiting++
-		return
+func (a *round) cancel(i int32) {
+	if a.holds(i) {
+		a.slots.add(a.owner[i], a.target[i], -1)
 	}
-	if old, held := s.holds(i); held {
-		sl.add(s.owner[i], old, -1)
-	}
-	r.Moves = append(r.Moves, Move{
-		Partition: p.ID, From: p.Owner, OldTarget: p.Target, Epoch: p.Epoch, Bytes: p.Bytes,
-		Reason: "cancel: target " + s.plight(p.Target),
+	a.Moves = append(a.Moves, Move{
+		Partition: a.id(i), From: a.name(a.owner[i]), OldTarget: a.name(a.target[i]), Epoch: a.epoch[i], Bytes: a.bytes[i],
+		Reason: "cancel: target " + a.plight(a.target[i]),
 	})
 }
 
-func (s *state) move(i int, reasons []string) Move {
-	p, from := &s.parts[i], s.owner[i]
+func (a *round) move(i int32) Move {
+	from, target := a.owner[i], a.target[i]
 	m := Move{
-		Partition: p.ID, From: p.Owner, To: s.nodes[s.dest[i]].ID, Retarget: p.Target != "",
-		OldTarget: p.Target, Epoch: p.Epoch, Bytes: p.Bytes,
+		Partition: a.id(i), From: a.name(from), To: a.name(a.dest[i]), Retarget: target != none,
+		OldTarget: a.name(target), Epoch: a.epoch[i], Bytes: a.bytes[i],
 	}
 	switch {
 	case m.Retarget:
-		m.Reason = "retarget: " + s.plight(p.Target)
-	case reasons[from] != "":
-		m.Reason = reasons[from]
-	case s.kinds[i] == leaving:
-		m.Reason = "drain " + string(p.Owner)
+		m.Reason = "retarget: " + a.plight(target)
+	case a.reasons[from] != "":
+		m.Reason = a.reasons[from]
+	case a.kinds[i] == leaving:
+		m.Reason = "drain " + string(m.From)
 	default:
-		m.Reason = "rebalance: " + string(p.Owner) + " has " + strconv.Itoa(int(s.start.cnt[from])) +
-			", share is " + strconv.Itoa(int(s.share[from]))
+		m.Reason = "rebalance: " + string(m.From) + " has " + strconv.Itoa(int(a.start.cnt[from])) +
+			", share is " + strconv.Itoa(int(a.share[from]))
 	}
 	if !m.Retarget {
-		reasons[from] = m.Reason
+		a.reasons[from] = m.Reason
 	}
 	return m
 }
 
 // plight says why a target is no good.
-func (s *state) plight(target cluster.NodeID) string {
-	n := s.find(target)
+func (s *state) plight(n int32) string {
+	name := string(s.nodes[n].ID)
 	switch {
-	case n == none:
-		return string(target) + " is not a member"
+	case int(n) >= s.members:
+		return name + " is not a member"
 	case !s.nodes[n].Alive:
-		return string(target) + " is dead"
+		return name + " is dead"
 	}
-	return string(target) + " is draining"
+	return name + " is draining"
 }
 
-// blocked lists what should move and can't.
-func (s *state) blocked() []Blocked {
+// hindered lists what should move and can't.
+func (s *state) hindered() []Blocked {
+	if s.leaving == 0 && s.surplus == 0 && !s.stranded {
+		return nil
+	}
 	var out []Blocked
-	for i := range s.parts {
-		p, reason := &s.parts[i], ""
-		switch {
-		case s.kinds[i] == leaving && s.dest[i] == none:
-			reason = s.whyUnplaced(p, func(int32) bool { return true })
-		case s.kinds[i] == fixed && s.ownerDeadBlocks(i):
+	for k := range s.kinds {
+		i, reason := int32(k), ""
+		switch kind := s.kinds[i]; {
+		case kind == leaving && s.dest[i] == none:
+			reason = s.whyUnplaced(i, func(int32) bool { return true })
+		case kind == fixed && s.stranded && s.ownerDeadBlocks(i):
 			reason = BlockedOwnerDead
-		case s.kinds[i] == home && s.dest[i] == none && s.surplus > 0 && s.excess[s.pos[i]] > 0:
+		case kind == home && s.dest[i] == none && s.surplus > 0 && s.excess[s.pos[i]] > 0:
 			// Rounds ran out before the shares fitted the rooms. Which of the node's partitions is
 			// reported is arbitrary; the number is not.
 			s.excess[s.pos[i]]--
 			s.surplus--
-			reason = s.whyUnplaced(p, s.accepts)
+			reason = s.whyUnplaced(i, s.accepts)
 		}
 		if reason != "" {
-			out = append(out, Blocked{Partition: p.ID, Owner: p.Owner, Target: p.Target, Bytes: p.Bytes, Reason: reason})
+			out = append(out, Blocked{
+				Partition: s.id(i), Owner: s.name(s.owner[i]), Target: s.name(s.target[i]), Bytes: s.bytes[i], Reason: reason})
 		}
 	}
 	return out
@@ -200,16 +228,16 @@ func (s *state) blocked() []Blocked {
 
 // ownerDeadBlocks reports whether partition i, which is left where it is, should move: its owner is
 // dead and drains or is no member, or its owner and its target are both dead.
-func (s *state) ownerDeadBlocks(i int) bool {
-	o := s.owner[i]
-	if o != none && s.nodes[o].Alive || s.target[i] != none {
+func (s *state) ownerDeadBlocks(i int32) bool {
+	o, t := s.owner[i], s.target[i]
+	if s.nodes[o].Alive || t != none && s.nodes[t].Alive {
 		return false
 	}
-	return s.parts[i].Target != "" || o == none || s.nodes[o].Draining
+	return t != none || int(o) >= s.members || s.nodes[o].Draining
 }
 
 // whyUnplaced names the roomiest of the receivers that would take one more partition.
-func (s *state) whyUnplaced(p *Partition, takes func(n int32) bool) string {
+func (s *state) whyUnplaced(i int32, takes func(n int32) bool) string {
 	best := none
 	for _, n := range s.recv {
 		if takes(n) && (best == none || s.room[n] > s.room[best]) {
@@ -219,7 +247,7 @@ func (s *state) whyUnplaced(p *Partition, takes func(n int32) bool) string {
 	if best == none {
 		return BlockedNoReceivers
 	}
-	return fmt.Sprintf("%s: needs %s, %s has %s", BlockedNoSpace, formatBytes(p.Bytes), s.nodes[best].ID,
+	return fmt.Sprintf("%s: needs %s, %s has %s", BlockedNoSpace, formatBytes(s.bytes[i]), s.nodes[best].ID,
 		formatBytes(cluster.Bytes(max(s.room[best], 0))))
 }
 

@@ -2,7 +2,11 @@ package planner
 
 import (
 	"fmt"
+	"runtime"
+	"slices"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 )
@@ -73,20 +77,98 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
-// BenchmarkPlanOneDrains is what a controller does when one node starts to drain: the first moves.
-func BenchmarkPlanOneDrains(b *testing.B) {
+// BenchmarkBoard is what a controller does when one node changes, from the change to the first moves: with a board that
+// is kept. refill is what it does whenever a move has ended.
+func BenchmarkBoard(b *testing.B) {
+	lim := Limits{MaxInFlight: 8, MaxPerNode: 4, HighDiskPercent: 90}
 	for _, nodes := range []int{100, 10_000} {
-		b.Run(fmt.Sprintf("nodes=%d/partitions=1000000", nodes), func(b *testing.B) {
-			v := largeView(nodes, 1_000_000, shapes[0].where(nodes))
-			v.Nodes[nodes/2].Draining = true
-			b.ReportAllocs()
-			for b.Loop() {
-				if r := Plan(v, Limits{MaxInFlight: 8, MaxPerNode: 4}); len(r.Moves) == 0 {
-					b.Fatal("no moves")
+		for _, parts := range []int{100_000, 1_000_000} {
+			v := largeView(nodes, parts, func(k int) int { return (k + k/nodes*7) % nodes })
+			board := NewBoard(v)
+			name := func(what string) string { return fmt.Sprintf("%s/nodes=%d/partitions=%d", what, nodes, parts) }
+			n := v.Nodes[nodes/2]
+			event := func(b *testing.B, change func(on bool)) {
+				board.Plan(lim)
+				b.ReportAllocs()
+				var busy time.Duration
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+				for b.Loop() {
+					start := cpuTime(b)
+					change(true)
+					if r := board.Plan(lim); len(r.Moves) == 0 {
+						b.Fatal("no moves")
+					}
+					b.StopTimer()
+					busy += cpuTime(b) - start
+					change(false)
+					if r := board.Plan(lim); len(r.Moves) != 0 {
+						b.Fatal("moves without a reason")
+					}
+					b.StartTimer()
 				}
+				b.ReportMetric(float64(busy.Microseconds())/float64(b.N)/1000, "cpu-ms/op")
 			}
-		})
+			b.Run(name("drain"), func(b *testing.B) {
+				event(b, func(on bool) {
+					n.Draining = on
+					board.SetNode(n)
+				})
+			})
+			b.Run(name("join"), func(b *testing.B) {
+				event(b, func(on bool) {
+					nodes := slices.Clone(v.Nodes)
+					if on {
+						nodes = append(nodes, Node{ID: "b", Alive: true, Zone: "zone-1", DiskTotal: 8 << 40, DiskFree: 8 << 40})
+					}
+					board.SetNodes(nodes)
+				})
+			})
+			b.Run(name("refill"), func(b *testing.B) {
+				n.Draining = true
+				board.SetNode(n)
+				b.ReportAllocs()
+				var flight []Move
+				for b.Loop() {
+					r := board.Plan(lim)
+					for _, m := range r.Moves {
+						board.Set(Partition{ID: m.Partition, Owner: m.From, Target: m.To, Epoch: m.Epoch + 1, Parent: parentOf(m.Partition), Bytes: m.Bytes})
+					}
+					flight = append(flight, r.Moves...)
+					if m := flight[0]; len(flight) > 1 || r.Waiting > 0 {
+						board.Set(Partition{ID: m.Partition, Owner: m.To, Epoch: m.Epoch + 2, Parent: parentOf(m.Partition), Bytes: m.Bytes})
+						flight = flight[1:]
+						continue
+					}
+					b.StopTimer()
+					board, flight = NewBoard(v), nil
+					board.SetNode(n)
+					board.Plan(lim)
+					b.StartTimer()
+				}
+				n.Draining = false
+				board = NewBoard(v)
+			})
+		}
 	}
+}
+
+// cpuTime is the processor time of this thread: what a plan costs on a machine that does other things as well.
+func cpuTime(b *testing.B) time.Duration {
+	const thisThread = 1 // RUSAGE_THREAD
+	var u syscall.Rusage
+	if err := syscall.Getrusage(thisThread, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// parentOf is the parent of a partition's topic in a large view.
+func parentOf(p cluster.PartitionID) cluster.TopicID {
+	if p.Topic%2 == 0 {
+		return p.Topic - 1
+	}
+	return 0
 }
 
 func leastMovesOf(v View) int {

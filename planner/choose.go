@@ -1,7 +1,5 @@
 package planner
 
-import "math"
-
 // How near a related partition is, by how much it matters.
 const (
 	// apart: no related partition is or will be there.
@@ -26,7 +24,7 @@ func (s *state) relate(t, i int32) {
 	if !tp.related {
 		return
 	}
-	index := s.parts[i].ID.Index
+	index := s.index[i]
 	if tp.parent != none {
 		if j := s.at(tp.parent, index); j != none {
 			s.rel = append(s.rel, j)
@@ -75,8 +73,8 @@ func (s *state) leave(t *topic) {
 // wish narrows the destinations of one choice.
 type wish struct {
 	size int64
-	// below: only nodes with fewer partitions of the topic than this.
-	below int32
+	// below: only nodes with fewer partitions of the topic than their part of it.
+	below part
 	// near: only nodes where related partitions are no nearer than this.
 	near int32
 }
@@ -103,7 +101,7 @@ func (s *state) choose(w wish) (int32, found) {
 	from := s.cursor
 	s.cursor += probeScan
 	best, res := s.scan(w, from, min(from+probeScan, n))
-	if res == chosen || w.below != math.MaxInt32 || w.size >= s.noRoom {
+	if res == chosen || w.below.bounded() || w.size >= s.noRoom {
 		return best, res
 	}
 	if best, res = s.scan(w, 0, len(s.open)); res == unfit && w.near == together {
@@ -124,13 +122,14 @@ func (s *state) scan(w wish, from, to int) (int32, found) {
 			continue
 		}
 		k++
-		if s.tcnt[n] >= w.below {
+		if !s.isBelow(n, w.below) {
 			continue
 		}
 		if res == crowded {
 			res = unfit
 		}
 		if s.room[n] < w.size {
+			s.tight = true
 			continue
 		}
 		near := apart
@@ -146,27 +145,44 @@ func (s *state) scan(w wish, from, to int) (int32, found) {
 	return best, res
 }
 
+// part is how many of a topic's partitions a node should have: its weight's part of count, rounded down or up. The
+// zero value bounds nothing.
+type part struct {
+	count int64
+	round int64 // weight of all receivers to round down, 1 to round up, 0 for no bound
+}
+
+func (p part) bounded() bool { return p.round != 0 }
+
+// isBelow reports whether node n has fewer partitions of the topic than p allows.
+func (s *state) isBelow(n int32, p part) bool {
+	return p.round == 0 || int64(s.tcnt[n])*s.weighs+p.round <= p.count*s.weight[n]
+}
+
 // prefer orders two destinations that are equal in anti-affinity: topic spread, zone spread, bytes,
-// count, key.
+// count, key. What counts is each in proportion to the node's weight.
 func (s *state) prefer(a, b int32) bool {
-	if x, y := s.tcnt[a], s.tcnt[b]; x != y {
+	wa, wb := s.weight[a], s.weight[b]
+	if x, y := int64(s.tcnt[a])*wb, int64(s.tcnt[b])*wa; x != y {
 		return x < y
 	}
 	if x, y := s.zcnt[s.zone[a]], s.zcnt[s.zone[b]]; x != y {
 		return x < y
 	}
-	if x, y := s.load[a], s.load[b]; x != y {
+	if x, y := s.load[a], s.load[b]; wa == wb && x != y {
+		return x < y
+	} else if x, y = x/wa, y/wb; x != y {
 		return x < y
 	}
-	if x, y := s.cnt[a], s.cnt[b]; x != y {
-		return x < y
+	if s.lighter(a, b) {
+		return true
 	}
-	return a < b
+	return a < b && !s.lighter(b, a)
 }
 
 // place plans partition i onto node n. The partition's topic must be entered.
 func (s *state) place(i, n int32) {
-	size := signed(s.parts[i].Bytes)
+	size := s.size(i)
 	if old := s.pos[i]; old != none {
 		s.cnt[old]--
 		s.load[old] -= size
@@ -182,7 +198,7 @@ func (s *state) place(i, n int32) {
 	} else {
 		s.leaving--
 	}
-	if s.cnt[n] == s.level && s.extra > 0 {
+	if s.plus[n] && s.cnt[n] == s.low[n] && s.extra > 0 {
 		s.extra--
 	}
 	s.pos[i], s.dest[i] = n, n

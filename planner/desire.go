@@ -2,7 +2,6 @@ package planner
 
 import (
 	"cmp"
-	"math"
 	"slices"
 )
 
@@ -152,13 +151,13 @@ func (s *state) sweepSurplus(st stage) {
 			continue
 		}
 		s.enter(t)
-		below, keep, misses := s.ceiling(t, st.to), s.keep(t, st.from), 0
+		below, misses := s.ceiling(t, st.to), 0
 		for i := t.begin; i < t.end; i++ {
 			if s.kinds[i] != home || s.dest[i] != none {
 				continue
 			}
 			n := s.pos[i]
-			if s.excess[n] == 0 || s.tcnt[n] <= keep || st.from == strayed && !s.unsettled[i] {
+			if s.excess[n] == 0 || !s.isAbove(n, t, st.from) || st.from == strayed && !s.unsettled[i] {
 				continue
 			}
 			if st.from == besideRelated {
@@ -177,37 +176,36 @@ func (s *state) sweepSurplus(st stage) {
 }
 
 // try places partition i of topic t when there is a destination as wished.
-func (s *state) try(t, i, below, near int32) found {
+func (s *state) try(t, i int32, below part, near int32) found {
 	s.relate(t, i)
-	n, res := s.choose(wish{size: signed(s.parts[i].Bytes), below: below, near: near})
+	n, res := s.choose(wish{size: s.size(i), below: below, near: near})
 	if res == chosen {
 		s.place(i, n)
 	}
 	return res
 }
 
-// ceiling returns the count of topic t below which a node is a destination.
-func (s *state) ceiling(t *topic, to sink) int32 {
-	r := int32(len(s.recv))
+// ceiling returns how much of topic t a destination has at the most before it takes another.
+func (s *state) ceiling(t *topic, to sink) part {
 	switch to {
 	case belowFloor:
-		return t.counted / r
+		return part{int64(t.counted), s.weighs}
 	case belowCeil:
-		return (t.counted + r - 1) / r
+		return part{int64(t.counted), 1}
 	}
-	return math.MaxInt32
+	return part{}
 }
 
-// keep returns the count of topic t that a node above its share keeps.
-func (s *state) keep(t *topic, from source) int32 {
-	r := int32(len(s.recv))
+// isAbove reports whether node n has more of topic t than a node above its share keeps.
+func (s *state) isAbove(n int32, t *topic, from source) bool {
+	has, quota := int64(s.tcnt[n]), int64(t.counted)*s.weight[n]
 	switch from {
 	case aboveCeil:
-		return (t.counted + r - 1) / r
+		return (has-1)*s.weighs >= quota
 	case aboveFloor:
-		return t.counted / r
+		return has*s.weighs > quota
 	}
-	return 0
+	return has > 0
 }
 
 // learnBounds lowers the bound of receivers that stayed below their share although partitions were
@@ -229,8 +227,8 @@ func (s *state) learnBounds() bool {
 // sheddable reports whether a node above its share still holds a partition that may be picked. If
 // not, what is above its share is in a move and is dealt with when that has ended.
 func (s *state) sheddable() bool {
-	for i := range s.parts {
-		if s.kinds[i] == home && s.dest[i] == none && s.excess[s.pos[i]] > 0 {
+	for i, k := range s.kinds {
+		if k == home && s.dest[i] == none && s.excess[s.pos[i]] > 0 {
 			return true
 		}
 	}
@@ -243,15 +241,15 @@ func (s *state) rewind() {
 	copy(s.room, s.start.room)
 	copy(s.load, s.start.load)
 	s.leaving, s.unsettles, s.noRoom, s.cursor = 0, 0, unlimited, 0
-	for i := range s.parts {
+	for i, k := range s.kinds {
 		if s.dest[i] != none {
 			s.dest[i], s.pos[i] = none, s.owner[i]
 		}
 		switch {
-		case s.kinds[i] == leaving:
+		case k == leaving:
 			s.leaving++
 			s.pos[i] = none
-		case s.kinds[i] == home && s.unsettled[i]:
+		case k == home && s.unsettled[i]:
 			s.unsettles++
 		}
 	}
@@ -271,7 +269,7 @@ func (s *state) overflow() {
 		}
 		s.enter(t)
 		for i := t.begin; i < t.end; i++ {
-			size := signed(s.parts[i].Bytes)
+			size := s.size(i)
 			if s.kinds[i] != leaving || s.dest[i] != none || size >= noRoom {
 				continue
 			}
@@ -279,10 +277,11 @@ func (s *state) overflow() {
 			best, bestNear := none, together
 			for _, n := range s.recv {
 				if s.room[n] < size {
+					s.tight = true
 					continue
 				}
 				near := s.beside(n)
-				if best == none || s.cnt[n] < s.cnt[best] || s.cnt[n] == s.cnt[best] &&
+				if best == none || s.lighter(n, best) || !s.lighter(best, n) &&
 					(near < bestNear || near == bestNear && s.prefer(n, best)) {
 					best, bestNear = n, near
 				}
@@ -297,6 +296,11 @@ func (s *state) overflow() {
 	}
 }
 
+// lighter reports whether node a holds fewer partitions than b, in proportion to their weights.
+func (s *state) lighter(a, b int32) bool {
+	return int64(s.cnt[a])*s.weight[b] < int64(s.cnt[b])*s.weight[a]
+}
+
 // pack places leaving partitions by falling size, each where it leaves the least room; within the
 // shares where possible.
 func (s *state) pack() {
@@ -306,9 +310,9 @@ func (s *state) pack() {
 			all = append(all, int32(i))
 		}
 	}
-	slices.SortStableFunc(all, func(a, b int32) int { return cmp.Compare(s.parts[b].Bytes, s.parts[a].Bytes) })
+	slices.SortStableFunc(all, func(a, b int32) int { return cmp.Compare(s.bytes[b], s.bytes[a]) })
 	for _, i := range all {
-		size, best, bestIn := signed(s.parts[i].Bytes), none, false
+		size, best, bestIn := s.size(i), none, false
 		for _, n := range s.recv {
 			in := s.accepts(n)
 			if s.room[n] >= size && (best == none || in && !bestIn || in == bestIn && s.room[n] < s.room[best]) {

@@ -1,25 +1,27 @@
 // Package planner decides which partitions should move, and where new ones are placed.
 //
 // It is pure: from a [View] of the cluster and [Limits] to a [Result], the same input always giving the
-// same output. It proposes nothing, remembers nothing and logs nothing; its caller does. Planning is
+// same output. It proposes nothing and logs nothing; its caller does. Planning is
 // level-triggered: the plan follows from the state alone, so a plan that was lost, carried out in
-// part or overtaken by events is simply made again.
+// part or overtaken by events is simply made again. A [Board] is a view that is kept, for who plans again and
+// again: it remembers its plan as long as nothing happens but what was planned.
 //
 // # Model
 //
-// A receiver is a node that is alive, not draining and not settling (a settling node has joined too
-// recently; when nothing else is left, settling nodes are receivers too). A movable partition is one
-// that counts at a receiver, or whose owner is alive and draining. A partition in a move counts at its
-// target and can't be picked. A partition whose owner is dead stays where it is and does not count.
+// A receiver is a node that is alive, not draining, not silent and not settling (a settling node has joined too
+// recently; when nothing else is left, settling and silent nodes are receivers too). A movable partition is
+// one that counts at a receiver, or whose owner is alive and draining. A partition in a move counts at its
+// target and can't be picked. One that cools down since its last move counts at its owner and is picked only to
+// leave a draining node. A partition whose owner is dead stays where it is and does not count.
 //
 // # Rules
 //
-// Balance: with T movable partitions over R receivers each receiver ends with floor(T/R) or ceil(T/R).
-// A receiver whose disk has no room for more counts for what it can hold, and the rest is shared by
-// the others.
+// Balance: of T movable partitions a receiver of weight w among receivers of weight W in all has the quota T·w/W,
+// and ends with floor or ceil of it. Weights that nobody sets are equal. A receiver whose disk has no room
+// for more counts for what it can hold, and the rest is shared by the others.
 //
-// Minimal movement: what a draining node owns moves once; apart from that, the nodes that hold the
-// most keep the ceil slots and only what is above a node's share moves. A partition on a node within
+// Minimal movement: what a draining node owns moves once; apart from that, nodes above their quota
+// keep the ceil slots, and only what is above a node's share moves. A partition on a node within
 // its share is never touched.
 //
 // Preferences choose among the plans of that minimal size, in this order: a partition is kept off the
@@ -49,10 +51,11 @@
 // # Concurrency and cost
 //
 // Functions share no state and may run concurrently. Arguments are only read. A plan takes O((P + N)
-// log N) for P partitions and N nodes, with a bounded number of destinations looked at for each move.
+// log N) for P partitions and N nodes, with a bounded number of destinations looked at for each move. A
+// board that remembers its plan takes O(N) and what waits to be moved.
 //
-// Files: planner.go (types, Plan), index.go (the view as arrays), share.go (how many each node should
-// hold), desire.go (which partition moves where), choose.go (the order of preference), repair.go
-// (second thoughts about preferences), admit.go (limits, reasons), place.go (new topics), drain.go
-// (the dry run).
+// Files: planner.go (types, functions), board.go (the kept view), memo.go (the remembered plan), facts.go (the
+// view as arrays), index.go (what counts where), share.go (how many each node should hold), desire.go (which
+// partition moves where), choose.go (the order of preference), repair.go (second thoughts about
+// preferences), admit.go (limits, reasons), place.go (new topics), drain.go (the dry run).
 package planner

@@ -30,21 +30,18 @@ type Destination struct {
 	Room      cluster.Bytes
 }
 
-// Drain plans as if the nodes ids were draining, without limits on concurrency and without pause. The
-// error is nil or a *cluster.Error with ReasonNotFound for an unknown node.
-func Drain(v View, lim Limits, ids []cluster.NodeID) (DrainPlan, error) {
-	nodes := slices.Clone(v.Nodes)
+// Drain is the dry run of a drain; see the function of this name.
+func (b *Board) Drain(lim Limits, ids []cluster.NodeID) (DrainPlan, error) {
 	for _, id := range ids {
-		k := slices.IndexFunc(nodes, func(n Node) bool { return n.ID == id })
-		if k < 0 {
+		if i := b.find(id); i == none || int(i) >= b.members {
 			return DrainPlan{}, cluster.NotFound("node %s is not a member", id)
 		}
-		nodes[k].Draining = true
 	}
-	lim.MaxInFlight, lim.MaxPerNode, lim.Paused = 0, 0, false
-	s := newState(View{Nodes: nodes, Partitions: v.Partitions}, lim)
-	s.desire()
-	full := s.admit()
+	lim.MaxInFlight, lim.MaxPerNode, lim.Paused, lim.HoldRebalancing = 0, 0, false, false
+	dry := Board{facts: *b.with(func(n *Node) { n.Draining = n.Draining || slices.Contains(ids, n.ID) })}
+	full := dry.Plan(lim)
+	b.linked, b.children, b.topics = dry.linked, dry.children, dry.topics
+	s := &dry.memo.state
 
 	var out DrainPlan
 	sums := make([]Destination, len(s.nodes))

@@ -14,10 +14,10 @@ import (
 
 // options steers what a drawn cluster contains.
 type options struct {
-	disks, inFlight, draining, dead, settling bool
+	disks, inFlight, draining, dead, settling, weights, cooling bool
 }
 
-var anything = options{disks: true, inFlight: true, draining: true, dead: true, settling: true}
+var anything = options{disks: true, inFlight: true, draining: true, dead: true, settling: true, weights: true, cooling: true}
 
 func drawWorld(t *rapid.T, o options) *world {
 	w := &world{}
@@ -30,6 +30,10 @@ func drawWorld(t *rapid.T, o options) *world {
 			Draining: rare(o.draining, "draining"),
 			Settling: rare(o.settling, "settling"),
 			Zone:     rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "zone"),
+			Silent:   rare(o.settling, "silent"),
+		}
+		if o.weights {
+			n.Weight = rapid.IntRange(0, 5).Draw(t, "weight")
 		}
 		if o.disks && rapid.Bool().Draw(t, "disk") {
 			n.DiskTotal = 1000
@@ -60,6 +64,7 @@ func drawWorld(t *rapid.T, o options) *world {
 				Bytes:  cluster.Bytes(rapid.IntRange(0, 200).Draw(t, "bytes")),
 				Epoch:  1,
 			}
+			p.Cooling = rare(o.cooling, "cooling")
 			if rare(o.inFlight, "moving") {
 				if target := node("target"); target != p.Owner {
 					p.Target = target
@@ -90,7 +95,7 @@ func (w *world) receivers() []cluster.NodeID {
 	for _, n := range w.Nodes {
 		if n.Alive && !n.Draining {
 			all = append(all, n.ID)
-			if !n.Settling {
+			if !n.Settling && !n.Silent {
 				settled = append(settled, n.ID)
 			}
 		}
@@ -101,9 +106,9 @@ func (w *world) receivers() []cluster.NodeID {
 	return all
 }
 
-// leastMoves is the smallest number of moves after which T movable partitions over R receivers are
-// floor or ceil each, by a formula that knows nothing of the planner: what drains, and what is above
-// floor, less one for each of the T mod R nodes that may keep one more.
+// leastMoves is the smallest number of moves after which T movable partitions over receivers are floor or ceil of
+// their quota each (T times their part of all weight), by a formula that knows nothing of the planner: what drains, and
+// what is above floor, less one for each of the ceil slots that a node above its floor may keep.
 func (w *world) leastMoves() int {
 	recv := w.receivers()
 	if len(recv) == 0 {
@@ -121,22 +126,35 @@ func (w *world) leastMoves() int {
 			total++
 		}
 	}
-	floor, ceils, moves := total/len(recv), total%len(recv), leaving
-	for _, c := range counts {
-		if c > floor {
-			moves += c - floor
-			if ceils > 0 {
-				ceils--
-				moves--
-			}
+	floors, ceils := w.quotas(total)
+	slots, keep, moves := total, 0, leaving
+	for k, c := range counts {
+		slots -= floors[k]
+		moves += max(0, c-floors[k])
+		if c > floors[k] && ceils[k] > floors[k] {
+			keep++
 		}
 	}
-	return moves
+	return moves - min(slots, keep)
+}
+
+// quotas returns floor and ceil of each receiver's part of total.
+func (w *world) quotas(total int) (floors, ceils []int) {
+	recv, weighs := w.receivers(), 0
+	for _, id := range recv {
+		weighs += max(1, w.node(id).Weight)
+	}
+	for _, id := range recv {
+		q := total * max(1, w.node(id).Weight)
+		floors = append(floors, q/weighs)
+		ceils = append(ceils, (q+weighs-1)/weighs)
+	}
+	return floors, ceils
 }
 
 func TestPlanIsBalancedAndMinimal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := drawWorld(t, options{draining: true, dead: true, settling: true})
+		w := drawWorld(t, options{draining: true, dead: true, settling: true, weights: rapid.Bool().Draw(t, "weights")})
 		before := w.clone()
 		r := Plan(w.View, Limits{})
 		if got, want := len(r.Moves), before.leastMoves(); got != want {
@@ -153,21 +171,18 @@ func TestPlanIsBalancedAndMinimal(t *testing.T) {
 
 func assertBalanced(t *rapid.T, w *world) {
 	recv := w.receivers()
-	if len(recv) == 0 {
-		return
-	}
-	lo, hi := len(w.Partitions), 0
-	for _, id := range recv {
-		c := 0
-		for _, p := range w.Partitions {
-			if p.Owner == id {
-				c++
-			}
+	counts, total := make([]int, len(recv)), 0
+	for _, p := range w.Partitions {
+		if k := slices.Index(recv, p.Owner); k >= 0 {
+			counts[k]++
+			total++
 		}
-		lo, hi = min(lo, c), max(hi, c)
 	}
-	if hi-lo > 1 {
-		t.Fatalf("every receiver ends at floor or ceil: the least is %d, the most %d\n%s", lo, hi, w.show())
+	floors, ceils := w.quotas(total)
+	for k, c := range counts {
+		if c < floors[k] || c > ceils[k] {
+			t.Fatalf("every receiver ends at floor or ceil of its quota: %s has %d, not %d or %d\n%s", recv[k], c, floors[k], ceils[k], w.show())
+		}
 	}
 }
 
@@ -179,7 +194,7 @@ func assertNothingToDo(t *rapid.T, w *world, lim Limits) {
 
 func TestPlanningInStepsEndsInTheSameNumberOfMoves(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := drawWorld(t, options{draining: true, dead: true, settling: true})
+		w := drawWorld(t, options{draining: true, dead: true, settling: true, weights: true})
 		want := w.leastMoves()
 		lim := drawLimits(t)
 		if got := w.settle(t, lim, nil); got != want {
@@ -246,44 +261,55 @@ func TestPlanMovesOnlyWhereAllowed(t *testing.T) {
 		w := drawWorld(t, anything)
 		lim := drawLimits(t)
 		lim.MaxInFlight, lim.MaxPerNode = 0, 0
-		recv := w.receivers()
-		r := Plan(w.View, lim)
-		seen := make(map[cluster.PartitionID]bool)
-		inbound := make(map[cluster.NodeID]cluster.Bytes)
-		for _, p := range w.Partitions {
-			inbound[p.Target] += p.Bytes
-		}
-		for _, m := range r.Moves {
-			p := w.partition(m.Partition)
-			if seen[m.Partition] {
-				t.Fatalf("one change for each partition: %s", formatMove(m))
-			}
-			seen[m.Partition] = true
-			if !w.node(p.Owner).Alive {
-				t.Fatalf("a dead owner's partition is left where it is: %s", formatMove(m))
-			}
-			if p.Target != "" && w.node(p.Target).Alive && !w.node(p.Target).Draining {
-				t.Fatalf("a partition in a move can't be picked: %s", formatMove(m))
-			}
-			if m.Cancel() {
-				continue
-			}
-			if !slices.Contains(recv, m.To) {
-				t.Fatalf("never onto a dead, draining or settling node: %s", formatMove(m))
-			}
-			n := w.node(m.To)
-			inbound[m.To] += m.Bytes
-			used := n.DiskTotal - n.DiskFree + inbound[m.To]
-			if n.DiskTotal > 0 && used*100 > n.DiskTotal*cluster.Bytes(lim.HighDiskPercent) {
-				t.Fatalf("never above the high mark: %s leaves %s with %d of %d", formatMove(m), m.To, used, n.DiskTotal)
-			}
-		}
-		for _, b := range r.Blocked {
-			if seen[b.Partition] {
-				t.Fatalf("blocked and moved: %+v", b)
-			}
-		}
+		checkAllowed(t, w, lim, Plan(w.View, lim))
 	})
+}
+
+// checkAllowed checks every move of a plan of w.
+func checkAllowed(t *rapid.T, w *world, lim Limits, r Result) {
+	t.Helper()
+	recv := w.receivers()
+	seen := make(map[cluster.PartitionID]bool)
+	inbound := make(map[cluster.NodeID]cluster.Bytes)
+	for _, p := range w.Partitions {
+		inbound[p.Target] += p.Bytes
+	}
+	for _, m := range r.Moves {
+		p := w.partition(m.Partition)
+		if seen[m.Partition] {
+			t.Fatalf("one change for each partition: %s", formatMove(m))
+		}
+		seen[m.Partition] = true
+		if !w.node(p.Owner).Alive {
+			t.Fatalf("a dead owner's partition is left where it is: %s", formatMove(m))
+		}
+		if p.Target != "" && w.node(p.Target).Alive && !w.node(p.Target).Draining {
+			t.Fatalf("a partition in a move can't be picked: %s", formatMove(m))
+		}
+		if m.Cancel() {
+			continue
+		}
+		if p.Cooling && !w.node(p.Owner).Draining {
+			t.Fatalf("C30: what moved a moment ago only leaves a draining node: %s", formatMove(m))
+		}
+		if lim.HoldRebalancing && !w.node(p.Owner).Draining {
+			t.Fatalf("while rebalancing holds only drains go on: %s", formatMove(m))
+		}
+		if !slices.Contains(recv, m.To) {
+			t.Fatalf("never onto a dead, draining, silent or settling node: %s", formatMove(m))
+		}
+		n := w.node(m.To)
+		inbound[m.To] += m.Bytes
+		used := n.DiskTotal - n.DiskFree + inbound[m.To]
+		if n.DiskTotal > 0 && used*100 > n.DiskTotal*cluster.Bytes(lim.HighDiskPercent) {
+			t.Fatalf("never above the high mark: %s leaves %s with %d of %d", formatMove(m), m.To, used, n.DiskTotal)
+		}
+	}
+	for _, b := range r.Blocked {
+		if seen[b.Partition] {
+			t.Fatalf("blocked and moved: %+v", b)
+		}
+	}
 }
 
 func TestPlanAccountsForEveryDrainingPartition(t *testing.T) {
@@ -396,7 +422,7 @@ func TestAntiAffinityIsKept(t *testing.T) {
 
 func TestPlaceIsBalancedAndAllowed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := drawWorld(t, options{draining: true, dead: true, settling: true})
+		w := drawWorld(t, options{draining: true, dead: true, settling: true, weights: true})
 		recv := w.receivers()
 		count := rapid.IntRange(0, 30).Draw(t, "count")
 		before := w.leastMoves()

@@ -11,6 +11,9 @@ type View struct {
 	Partitions []Partition
 }
 
+// MaxWeight is the largest weight of a node; a larger one counts as this.
+const MaxWeight = 1000
+
 // Node is a data node as the planner sees it.
 type Node struct {
 	ID    cluster.NodeID
@@ -19,8 +22,13 @@ type Node struct {
 	Draining bool
 	// Settling nodes joined, or came back, too recently to receive. What they own stays.
 	Settling bool
+	// Silent nodes have not been heard of for a lease. They are treated like settling ones, by placements too.
+	Silent bool
 	// Zone is the failure domain; nodes with an equal zone share it. Empty is a zone like any other.
 	Zone string
+	// Weight is how much of everything the node should hold beside the others, 1 to MaxWeight; zero means 1.
+	// A node of weight 3 gets three times the partitions of a node of weight 1.
+	Weight int
 	// DiskTotal is the size of the data disk; zero means unknown, and room is then not checked.
 	DiskTotal cluster.Bytes
 	// DiskFree is what is left of DiskTotal.
@@ -41,6 +49,9 @@ type Partition struct {
 	Bytes cluster.Bytes
 	// Staged is how much of Bytes is on the target's disk already.
 	Staged cluster.Bytes
+	// Cooling says that the partition moved a moment ago: it is not picked for balance, only to leave a draining
+	// node.
+	Cooling bool
 	// Stuck says that the destination of the current move reports that it waits or is blocked. A stuck
 	// move holds no slot.
 	Stuck bool
@@ -55,6 +66,9 @@ type Limits struct {
 	MaxPerNode int
 	// HighDiskPercent is how full a destination's disk may get; zero means 100.
 	HighDiskPercent int
+	// HoldRebalancing stops the moves that only serve balance, retargets among them. Drains and cancellations go
+	// on.
+	HoldRebalancing bool
 	// Paused stops all new targets, retargets and cancellations; everything is Waiting then.
 	Paused bool
 }
@@ -80,6 +94,10 @@ type Result struct {
 	// their size. Plan again when a move ends.
 	Waiting      int
 	WaitingBytes cluster.Bytes
+	// Held counts what HoldRebalancing keeps; it is not in Waiting.
+	Held int
+	// Cooling counts partitions that should move for balance and don't since they moved a moment ago.
+	Cooling int
 }
 
 // Move is one change of a target.
@@ -121,9 +139,20 @@ type Blocked struct {
 }
 
 // Plan decides what should move. It never fails: what can't be placed is in Result.Blocked. Places in
-// a new topic come from [Place], the dry run of a drain from [Drain].
-func Plan(v View, lim Limits) Result {
-	s := newState(v, lim)
-	s.desire()
-	return s.admit()
+// a new topic come from [Place], the dry run of a drain from [Drain]. Who plans often keeps a [Board].
+func Plan(v View, lim Limits) Result { return NewBoard(v).Plan(lim) }
+
+// Place returns the owners of a new topic's partitions by index, by the rules of planning: no dead,
+// draining, silent, settling or full node (settling ones when there is no other), the emptiest nodes first
+// so that the cluster stays as balanced as can be without moving anything, then the preferences. The
+// error is nil or a *cluster.Error: ReasonInvalid for a negative count, ReasonBlocked with one blocker
+// for each node when no node may receive.
+func Place(v View, lim Limits, req Request) ([]cluster.NodeID, error) {
+	return NewBoard(v).Place(lim, req)
+}
+
+// Drain plans as if the nodes ids were draining, without limits on concurrency, without pause and hold. The
+// error is nil or a *cluster.Error with ReasonNotFound for an unknown node.
+func Drain(v View, lim Limits, ids []cluster.NodeID) (DrainPlan, error) {
+	return NewBoard(v).Drain(lim, ids)
 }

@@ -12,11 +12,13 @@ import (
 const (
 	// repairBudget bounds the steps of all repairs; each looks at one partition. When it is used up the
 	// plan is kept as it is.
-	repairBudget = 4_000_000
+	repairBudget = 2_000_000
 	// stepsPerExchange is what weighing an exchange costs apart from counting its topics.
 	stepsPerExchange = 16
 	// maxCandidates bounds the exchanges tried for one move.
 	maxCandidates = 256
+	// maxHomes bounds the candidates of all sources together.
+	maxHomes = 100_000
 )
 
 // exchange is a pair of new positions. With j none, only i changes.
@@ -61,14 +63,25 @@ func (s *state) moved() []int32 {
 	return out
 }
 
-// homesOfSources lists, for each node that sheds, the partitions that it keeps and might shed instead.
+// homesOfSources lists, for each node that sheds something, some of the partitions that it keeps and might shed instead.
 func (s *state) homesOfSources() [][]int32 {
 	out := make([][]int32, len(s.nodes))
+	sheds := make([]bool, len(s.nodes))
+	sources := 0
+	for _, n := range s.recv {
+		if sheds[n] = s.low[n] == none && s.cnt[n] < s.start.cnt[n]; sheds[n] {
+			sources++
+		}
+	}
+	if sources == 0 {
+		return out
+	}
+	most := min(maxCandidates, maxHomes/sources)
 	for i, k := range s.kinds {
-		if k != home || s.dest[i] != none {
+		if k != home || !sheds[s.pos[i]] || s.dest[i] != none {
 			continue
 		}
-		if n := s.pos[i]; s.low[n] == none && len(out[n]) < maxCandidates {
+		if n := s.pos[i]; len(out[n]) < most {
 			out[n] = append(out[n], int32(i))
 		}
 	}
@@ -79,18 +92,16 @@ func (s *state) homesOfSources() [][]int32 {
 // topic is crowded, then the others, which may only even out bytes.
 func (s *state) byNeed(moved []int32) []int32 {
 	var near, crowd, rest []int32
-	r := int32(len(s.recv))
 	for at := 0; at < len(moved); {
 		ti := s.topicOf(moved[at])
 		t := &s.topics[ti]
-		ceil := (t.counted + r - 1) / r
 		s.enter(t)
 		for ; at < len(moved) && moved[at] < t.end; at++ {
 			i := moved[at]
 			s.relate(ti, i)
 			if s.beside(s.dest[i]) != apart {
 				near = append(near, i)
-			} else if s.tcnt[s.dest[i]] > ceil {
+			} else if s.isAbove(s.dest[i], t, aboveCeil) {
 				crowd = append(crowd, i)
 			} else {
 				rest = append(rest, i)
@@ -99,19 +110,6 @@ func (s *state) byNeed(moved []int32) []int32 {
 		s.leave(t)
 	}
 	return slices.Concat(near, crowd, rest)
-}
-
-func (s *state) topicOf(i int32) int32 {
-	k, _ := slices.BinarySearchFunc(s.topics, i, func(t topic, i int32) int {
-		switch {
-		case t.end <= i:
-			return -1
-		case t.begin > i:
-			return 1
-		}
-		return 0
-	})
-	return int32(k)
 }
 
 // improve makes the best exchange for move i that is better than none.
@@ -127,9 +125,9 @@ func (s *state) improve(i int32, moved []int32, homes [][]int32) {
 		}
 	}
 	d, from := s.dest[i], s.owner[i]
-	if s.cnt[d] == s.level+1 {
+	if s.plus[d] && s.cnt[d] == s.low[d]+1 {
 		for _, n := range s.recv {
-			if s.cnt[n] == s.level && s.low[n] == s.level && s.capac[n] > s.level {
+			if s.plus[n] && s.cnt[n] == s.low[n] {
 				consider(exchange{i: i, j: none, posI: n})
 			}
 		}
@@ -155,11 +153,11 @@ func (s *state) improve(i int32, moved []int32, homes [][]int32) {
 
 // roomFor reports whether both partitions of e fit where they would go.
 func (s *state) roomFor(e exchange) bool {
-	i := signed(s.parts[e.i].Bytes)
+	i := s.size(e.i)
 	if e.j == none {
 		return s.room[e.posI] >= i
 	}
-	j := signed(s.parts[e.j].Bytes)
+	j := s.size(e.j)
 	// What goes home needs no room; what leaves a destination makes some.
 	return (e.posI == s.owner[e.i] || s.room[e.posI] == unlimited || s.room[e.posI] >= i-j) &&
 		(s.room[e.posJ] == unlimited || s.room[e.posJ] >= j-i)
@@ -188,9 +186,9 @@ func (s *state) weigh(e *exchange) {
 }
 
 func (s *state) weighBytes(e *exchange, oldI int32) {
-	shift := signed(s.parts[e.i].Bytes)
+	shift := s.size(e.i)
 	if e.j != none {
-		shift -= signed(s.parts[e.j].Bytes)
+		shift -= s.size(e.j)
 	}
 	diff := s.load[oldI] - s.load[e.posI]
 	e.bytes = abs(diff) - abs(diff-2*shift)
@@ -249,7 +247,7 @@ func (s *state) topicSquares(t, a, b int32) int64 {
 // commit carries e out.
 func (s *state) commit(e exchange, homes [][]int32) {
 	shift := func(i, to int32) {
-		size := signed(s.parts[i].Bytes)
+		size := s.size(i)
 		from := s.pos[i]
 		s.cnt[from]--
 		s.load[from] -= size

@@ -45,7 +45,7 @@ func (w *world) run(t *testing.T, d *datadriven.TestData) string {
 		}
 		return ""
 
-	// plan shows the plan without carrying it out. Limits: max, per, high, paused.
+	// plan shows the plan without carrying it out. Limits: max, per, high, paused, hold.
 	case "plan":
 		return formatResult(Plan(w.View, scanLimits(t, d)))
 
@@ -54,6 +54,16 @@ func (w *world) run(t *testing.T, d *datadriven.TestData) string {
 		r := Plan(w.View, scanLimits(t, d))
 		w.apply(t, r)
 		return formatResult(r)
+
+	// cool lets all partitions of a topic be such as moved a moment ago, or not with "cool TOPIC off".
+	case "cool":
+		topic := topicID(t, d.CmdArgs[0].Key)
+		for i := range w.Partitions {
+			if w.Partitions[i].ID.Topic == topic {
+				w.Partitions[i].Cooling = !d.HasArg("off")
+			}
+		}
+		return ""
 
 	// flip ends all moves that can end, and shows how many partitions each node owns then.
 	case "flip":
@@ -68,7 +78,7 @@ func (w *world) run(t *testing.T, d *datadriven.TestData) string {
 		var last Result
 		moves := w.settle(t, scanLimits(t, d), func(r Result) { plans++; last = r })
 		out := fmt.Sprintf("%d moves in %d plans\n%s", moves, plans-1, w.summary())
-		if len(last.Blocked)+last.Waiting > 0 {
+		if len(last.Blocked)+last.Waiting+last.Held+last.Cooling > 0 {
 			out += formatResult(last)
 		}
 		return out
@@ -118,7 +128,7 @@ func (w *world) run(t *testing.T, d *datadriven.TestData) string {
 }
 
 func scanLimits(t *testing.T, d *datadriven.TestData) Limits {
-	lim := Limits{Paused: d.HasArg("paused")}
+	lim := Limits{Paused: d.HasArg("paused"), HoldRebalancing: d.HasArg("hold")}
 	d.MaybeScanArgs(t, "max", &lim.MaxInFlight)
 	d.MaybeScanArgs(t, "per", &lim.MaxPerNode)
 	d.MaybeScanArgs(t, "high", &lim.HighDiskPercent)

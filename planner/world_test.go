@@ -63,7 +63,7 @@ func (w *world) flip(p *Partition) bool {
 		return false
 	}
 	if from.DiskTotal > 0 {
-		from.DiskFree += p.Bytes
+		from.DiskFree = min(from.DiskTotal, from.DiskFree+p.Bytes)
 	}
 	if to.DiskTotal > 0 {
 		to.DiskFree -= min(to.DiskFree, p.Bytes-min(p.Staged, p.Bytes))
@@ -86,7 +86,7 @@ func (w *world) owned() []int {
 	return out
 }
 
-// parseNodes reads lines of "id [dead] [draining] [settling] [zone=z] [disk=total] [free=bytes]".
+// parseNodes reads lines of "id [dead] [draining] [settling] [silent] [zone=z] [weight=w] [disk=total] [free=bytes]".
 func parseNodes(t fataler, in string) []Node {
 	t.Helper()
 	var out []Node
@@ -117,8 +117,14 @@ func setNode(t fataler, n *Node, arg string) {
 		n.Settling = true
 	case "settled":
 		n.Settling = false
+	case "silent":
+		n.Silent = true
+	case "heard":
+		n.Silent = false
 	case "zone":
 		n.Zone = val
+	case "weight":
+		n.Weight, _ = strconv.Atoi(val)
 	case "disk":
 		n.DiskTotal = parseBytes(t, val)
 		n.DiskFree = n.DiskTotal
@@ -145,8 +151,8 @@ func parseBytes(t fataler, s string) cluster.Bytes {
 }
 
 // parsePartitions reads lines of "topic [parent=topic] [size=bytes]: place …". A place is the owner of the next
-// index, with ">target" when it moves, "!" when the move is stuck, "#bytes" for its own size and
-// "*n" to repeat it.
+// index, with ">target" when it moves, "!" when the move is stuck, "~" when it cools down, "#bytes" for its own
+// size and "*n" to repeat it.
 func parsePartitions(t fataler, in string) []Partition {
 	t.Helper()
 	var out []Partition
@@ -178,6 +184,7 @@ func parsePartitions(t fataler, in string) []Partition {
 			if rest, size, ok := strings.Cut(place, "#"); ok {
 				place, p.Bytes = rest, parseBytes(t, size)
 			}
+			place, p.Cooling = strings.TrimSuffix(place, "~"), strings.HasSuffix(place, "~")
 			place, p.Stuck = strings.TrimSuffix(place, "!"), strings.HasSuffix(place, "!")
 			owner, target, _ := strings.Cut(place, ">")
 			p.Owner, p.Target = cluster.NodeID(owner), cluster.NodeID(target)
@@ -218,6 +225,12 @@ func formatResult(r Result) string {
 	}
 	if r.Waiting > 0 {
 		fmt.Fprintf(&b, "waiting: %d (%s)\n", r.Waiting, formatBytes(r.WaitingBytes))
+	}
+	if r.Held > 0 {
+		fmt.Fprintf(&b, "held: %d\n", r.Held)
+	}
+	if r.Cooling > 0 {
+		fmt.Fprintf(&b, "cooling down: %d\n", r.Cooling)
 	}
 	if b.Len() == 0 {
 		return "nothing to do\n"
