@@ -86,7 +86,7 @@ func (m *memo) admit(lim Limits) (r Result, ok bool) {
 				continue
 			}
 			if lim.HoldRebalancing && m.kinds[i] != leaving {
-				a.Held++
+				a.OnHold++
 				continue
 			}
 			if lim.Paused || !a.fits(lim, i) {

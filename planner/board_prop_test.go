@@ -61,7 +61,7 @@ func tally(r Result) string {
 			cancels++
 		}
 	}
-	return fmt.Sprintf("%d cancelled, %d moved or to be moved, %d held, %d blocked", cancels, len(r.Moves)-cancels+r.Waiting, r.Held, len(r.Blocked))
+	return fmt.Sprintf("%d cancelled, %d moved or to be moved, %d held, %d blocked", cancels, len(r.Moves)-cancels+r.Waiting, r.OnHold, len(r.Blocked))
 }
 
 // carryOut checks a plan and sets its targets in both.

@@ -94,8 +94,8 @@ type Result struct {
 	// their size. Plan again when a move ends.
 	Waiting      int
 	WaitingBytes cluster.Bytes
-	// Held counts what HoldRebalancing keeps; it is not in Waiting.
-	Held int
+	// OnHold counts what HoldRebalancing keeps; it is not in Waiting.
+	OnHold int
 	// Cooling counts partitions that should move for balance and don't since they moved a moment ago.
 	Cooling int
 }

@@ -78,7 +78,7 @@ func (w *world) run(t *testing.T, d *datadriven.TestData) string {
 		var last Result
 		moves := w.settle(t, scanLimits(t, d), func(r Result) { plans++; last = r })
 		out := fmt.Sprintf("%d moves in %d plans\n%s", moves, plans-1, w.summary())
-		if len(last.Blocked)+last.Waiting+last.Held+last.Cooling > 0 {
+		if len(last.Blocked)+last.Waiting+last.OnHold+last.Cooling > 0 {
 			out += formatResult(last)
 		}
 		return out

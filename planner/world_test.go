@@ -226,8 +226,8 @@ func formatResult(r Result) string {
 	if r.Waiting > 0 {
 		fmt.Fprintf(&b, "waiting: %d (%s)\n", r.Waiting, formatBytes(r.WaitingBytes))
 	}
-	if r.Held > 0 {
-		fmt.Fprintf(&b, "held: %d\n", r.Held)
+	if r.OnHold > 0 {
+		fmt.Fprintf(&b, "held: %d\n", r.OnHold)
 	}
 	if r.Cooling > 0 {
 		fmt.Fprintf(&b, "cooling down: %d\n", r.Cooling)
