@@ -103,30 +103,18 @@ func (s *Store) loadActive(sl *slot, dir string) error {
 }
 
 func (s *Store) loadStaged(sl *slot, dir string) error {
-	names, err := list(s.fs, dir)
-	if err != nil {
-		return err
-	}
-	for _, n := range names {
-		id, ok := parseDirNumber(n)
-		if !ok {
-			continue
-		}
-		path := s.fs.PathJoin(dir, n)
-		if twin, err := s.removeTwin(sl, path, store.Identity(id)); err != nil || twin {
-			return err
-		}
-		m, _, err := s.meta(path)
-		if err != nil {
-			return err
-		}
-		m.identity, m.damaged, m.pending = store.Identity(id), nil, nil
+	return s.eachCopy(sl, dir, func(id uint64, m *copyMeta) {
+		m.damaged = nil
 		sl.view.staged[cluster.MoveID(id)] = m
-	}
-	return nil
+	})
 }
 
 func (s *Store) loadQuarantined(sl *slot, dir string) error {
+	return s.eachCopy(sl, dir, func(id uint64, m *copyMeta) { sl.view.quarantined[store.Identity(id)] = m })
+}
+
+// eachCopy calls fn for every copy in dir, whose directories are named by their identity.
+func (s *Store) eachCopy(sl *slot, dir string, fn func(id uint64, m *copyMeta)) error {
 	names, err := list(s.fs, dir)
 	if err != nil {
 		return err
@@ -137,15 +125,17 @@ func (s *Store) loadQuarantined(sl *slot, dir string) error {
 			continue
 		}
 		path := s.fs.PathJoin(dir, n)
-		if twin, err := s.removeTwin(sl, path, store.Identity(id)); err != nil || twin {
+		if twin, err := s.removeTwin(sl, path, store.Identity(id)); err != nil {
 			return err
+		} else if twin {
+			continue
 		}
 		m, _, err := s.meta(path)
 		if err != nil {
 			return err
 		}
 		m.identity, m.pending = store.Identity(id), nil
-		sl.view.quarantined[store.Identity(id)] = m
+		fn(id, m)
 	}
 	return nil
 }
