@@ -84,6 +84,7 @@ func nodeRecord(n cluster.Node) *storagev1.NodeRecord {
 		NodeId: string(n.ID), StoreId: string(n.StoreID), Incarnation: uint64(n.Incarnation),
 		Address: n.Address, Zone: n.Zone, Status: uint32(n.Status), Draining: n.Draining,
 		DrainReason: n.DrainReason, Voter: string(n.Voter), DeadAt: nanos(n.DeadAt), JoinedAt: nanos(n.JoinedAt),
+		CapacityWeight: n.Weight, Flaps: n.Flaps, AliveSince: nanos(n.AliveSince),
 	}
 	for _, h := range n.DeadHWMs {
 		r.DeadHwms = append(r.DeadHwms, &storagev1.PartitionOffsetRecord{
@@ -98,6 +99,7 @@ func node(r *storagev1.NodeRecord) cluster.Node {
 		Incarnation: cluster.Incarnation(r.GetIncarnation()), Address: r.GetAddress(), Zone: r.GetZone(),
 		Status: cluster.NodeStatus(r.GetStatus()), Draining: r.GetDraining(), DrainReason: r.GetDrainReason(),
 		Voter: cluster.ControllerName(r.GetVoter()), DeadAt: fromNanos(r.GetDeadAt()), JoinedAt: fromNanos(r.GetJoinedAt()),
+		Weight: r.GetCapacityWeight(), Flaps: r.GetFlaps(), AliveSince: fromNanos(r.GetAliveSince()),
 	}
 	n.DeadHWMs = offsets(r.GetDeadHwms())
 	return n
@@ -133,7 +135,7 @@ func assignmentRecord(a cluster.Assignment) *storagev1.AssignmentRecord {
 		TopicId: uint64(a.Partition.Topic), Index: a.Partition.Index, Owner: string(a.Owner), Target: string(a.Target),
 		Epoch: uint64(a.Epoch), OwnerEpoch: uint64(a.OwnerEpoch), MoveId: uint64(a.MoveID), Handoff: uint32(a.Handoff),
 		Granted: a.Granted, GrantIncarnation: uint64(a.GrantIncarnation), Opened: a.Opened, Reason: a.Reason,
-		MoveStartedAt: nanos(a.MoveStartedAt),
+		MoveStartedAt: nanos(a.MoveStartedAt), MovedAt: nanos(a.MovedAt),
 	}
 	if a.NonceHash != (cluster.NonceHash{}) {
 		r.NonceHash = a.NonceHash[:]
@@ -148,7 +150,7 @@ func assignment(r *storagev1.AssignmentRecord) cluster.Assignment {
 		OwnerEpoch: cluster.Epoch(r.GetOwnerEpoch()), MoveID: cluster.MoveID(r.GetMoveId()),
 		Handoff: cluster.Handoff(r.GetHandoff()), Granted: r.GetGranted(),
 		GrantIncarnation: cluster.Incarnation(r.GetGrantIncarnation()), Opened: r.GetOpened(), Reason: r.GetReason(),
-		MoveStartedAt: fromNanos(r.GetMoveStartedAt()),
+		MoveStartedAt: fromNanos(r.GetMoveStartedAt()), MovedAt: fromNanos(r.GetMovedAt()),
 	}
 	copy(a.NonceHash[:], r.GetNonceHash())
 	return a
@@ -211,19 +213,24 @@ func SettingsRecord(s cluster.Settings) *storagev1.SettingsRecord {
 		LagBytes: uint64(s.LagBytes), FreezeBudget: int64(s.FreezeBudget), MaxPasses: s.MaxPasses, StallPasses: s.StallPasses,
 		HandoffTtl: int64(s.HandoffTTL), ReclaimAfter: int64(s.ReclaimAfter), ForcePromoteAfter: int64(s.ForcePromoteAfter),
 		RebalanceDelay: int64(s.RebalanceDelay), RebalancePaused: s.RebalancePaused, MinVoters: s.MinVoters,
-		HighDiskPercent: s.HighDiskPercent,
+		HighDiskPercent: s.HighDiskPercent, MoveCooldown: int64(s.MoveCooldown), MaxAwayPercent: s.MaxAwayPercent,
 	}
 }
 
 func settings(r *storagev1.SettingsRecord) cluster.Settings {
-	return cluster.Settings{
+	s := cluster.Settings{
 		MaxInFlightMoves: r.GetMaxInFlightMoves(), MaxMovesPerNode: r.GetMaxMovesPerNode(),
 		CopyRatePerNode: cluster.Bytes(r.GetCopyRatePerNode()), LagBytes: cluster.Bytes(r.GetLagBytes()),
 		FreezeBudget: time.Duration(r.GetFreezeBudget()), MaxPasses: r.GetMaxPasses(), StallPasses: r.GetStallPasses(),
 		HandoffTTL: time.Duration(r.GetHandoffTtl()), ReclaimAfter: time.Duration(r.GetReclaimAfter()),
 		ForcePromoteAfter: time.Duration(r.GetForcePromoteAfter()), RebalanceDelay: time.Duration(r.GetRebalanceDelay()),
 		RebalancePaused: r.GetRebalancePaused(), MinVoters: r.GetMinVoters(), HighDiskPercent: r.GetHighDiskPercent(),
+		MoveCooldown: time.Duration(r.GetMoveCooldown()), MaxAwayPercent: r.GetMaxAwayPercent(),
 	}
+	if s.MaxAwayPercent == 0 { // a record of a version that did not have it
+		s.MaxAwayPercent = cluster.DefaultSettings().MaxAwayPercent
+	}
+	return s
 }
 
 func controllerRecord(c cluster.Controller) *storagev1.ControllerRecord {

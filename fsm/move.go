@@ -80,6 +80,7 @@ func (st *state) checkSource(a cluster.Assignment) *cluster.Error {
 func stable(a cluster.Assignment) cluster.Assignment {
 	return cluster.Assignment{
 		Partition: a.Partition, Owner: a.Owner, OwnerEpoch: a.OwnerEpoch, Opened: a.Opened, Epoch: a.Epoch + 1,
+		MovedAt: a.MovedAt,
 	}
 }
 
@@ -229,7 +230,7 @@ func (st *state) completeMove(c *storagev1.CompleteMove) Result {
 // Invariant I1: this is the only place where an owner changes.
 func (st *state) flip(a cluster.Assignment) cluster.Assignment {
 	after := stable(a)
-	after.Owner, after.OwnerEpoch, after.Opened = a.Target, after.Epoch, false
+	after.Owner, after.OwnerEpoch, after.Opened, after.MovedAt = a.Target, after.Epoch, false, st.now
 	st.putAssignment(after)
 	return after
 }

@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 	storagev1 "github.com/naradctl/naradctl-plane/proto/naradplane/storage/v1"
@@ -39,9 +40,13 @@ func (st *state) registerNode(c *storagev1.RegisterNode) Result {
 		Status: cluster.NodeAlive, Voter: cluster.ControllerName(c.GetVoter()),
 		// C36: only the operator sets and clears the draining mark.
 		Draining: old.Draining, DrainReason: old.DrainReason, JoinedAt: old.JoinedAt,
+		Weight: max(c.GetCapacityWeight(), 1), AliveSince: old.AliveSince, Flaps: old.Flaps,
 	}
 	if !known {
 		n.JoinedAt = st.now
+	}
+	if !known || old.Status == cluster.NodeDead {
+		n.AliveSince = st.now
 	}
 	st.putNode(n)
 	st.revokeGrantsOf(id)
@@ -98,9 +103,22 @@ func (st *state) markDead(c *storagev1.MarkDead) Result {
 	}
 	n.Status = cluster.NodeDead
 	n.DeadAt = st.now
+	n.Flaps = flaps(n, st.now)
 	n.DeadHWMs = offsets(c.GetHwms())
 	st.putNode(n)
 	return Result{}
+}
+
+// flaps counts a verdict now among those that came soon after the return from the one before.
+func flaps(n cluster.Node, now time.Time) uint32 {
+	const most = 100
+	switch {
+	case n.AliveSince.IsZero() || now.Sub(n.AliveSince) > cluster.FlapWindow:
+		return 0 // it was well for long
+	case n.AliveSince.Equal(n.JoinedAt):
+		return 0 // its first one
+	}
+	return min(n.Flaps+1, most)
 }
 
 func (st *state) setDraining(c *storagev1.SetDraining) Result {

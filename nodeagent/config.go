@@ -30,6 +30,8 @@ type Config struct {
 	FollowControllers bool
 	// Zone is a label that the planner spreads partitions by; may be empty.
 	Zone string
+	// CapacityWeight is how much the node should hold beside the others, 1 to cluster.MaxWeight; zero means 1.
+	CapacityWeight uint32
 	// Voter names the controller on this host; decommissioning the node then removes both. May be
 	// empty.
 	Voter cluster.ControllerName
@@ -106,6 +108,9 @@ func (c Config) Validate() error {
 	}
 	if len(c.Zone) > 200 {
 		add("zone", "must be at most 200 bytes, is %d", len(c.Zone))
+	}
+	if c.CapacityWeight > cluster.MaxWeight {
+		add("capacity_weight", "must be 1 to %d, is %d", cluster.MaxWeight, c.CapacityWeight)
 	}
 	durations := []struct {
 		key      string

@@ -27,13 +27,14 @@ var _ transfer.ControlPlane = control{}
 // register begins a session. The request id is the same in all attempts.
 func (c control) register(ctx context.Context, cfg Config, store cluster.StoreID, inc cluster.Incarnation) (cluster.ClusterID, error) {
 	req := &planev1.RegisterNodeRequest{
-		NodeId:      string(c.node),
-		StoreId:     string(store),
-		Incarnation: uint64(inc),
-		Address:     cfg.AdvertiseAddress(),
-		Zone:        cfg.Zone,
-		Voter:       string(cfg.Voter),
-		RequestId:   uuid.NewString(),
+		NodeId:         string(c.node),
+		StoreId:        string(store),
+		Incarnation:    uint64(inc),
+		Address:        cfg.AdvertiseAddress(),
+		Zone:           cfg.Zone,
+		Voter:          string(cfg.Voter),
+		CapacityWeight: cfg.CapacityWeight,
+		RequestId:      uuid.NewString(),
 	}
 	res, err := call(ctx, c.client, "register", func(ctx context.Context, n nodeClient) (*planev1.RegisterNodeResponse, error) {
 		return n.RegisterNode(ctx, req)

@@ -44,6 +44,7 @@ func openAgent(c config.Agent, ln net.Listener, creds *credentials, log *zap.Log
 	cfg.Advertise = n.address
 	cfg.Controllers, cfg.FollowControllers = c.Controllers, c.FollowControllers
 	cfg.Zone = c.Zone
+	cfg.CapacityWeight = uint32(c.CapacityWeight)
 	cfg.Voter = cluster.ControllerName(c.Voter)
 	cfg.HeartbeatInterval = c.HeartbeatInterval
 

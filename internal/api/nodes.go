@@ -84,7 +84,7 @@ func (s nodeService) RegisterNode(ctx context.Context, req *planev1.RegisterNode
 	r, n, err := s.deps.Controller.Register(ctx, controller.Registration{
 		Node: cluster.NodeID(req.GetNodeId()), StoreID: cluster.StoreID(req.GetStoreId()),
 		Incarnation: cluster.Incarnation(req.GetIncarnation()), Address: req.GetAddress(), Zone: req.GetZone(),
-		Voter: cluster.ControllerName(req.GetVoter()),
+		Voter: cluster.ControllerName(req.GetVoter()), Weight: req.GetCapacityWeight(),
 	})
 	if err != nil {
 		return nil, fail(err)
@@ -103,6 +103,8 @@ func checkRegistration(req *planev1.RegisterNodeRequest) error {
 		return cluster.Invalid("store_id", "is missing")
 	case req.GetIncarnation() == 0:
 		return cluster.Invalid("incarnation", "must be at least 1")
+	case req.GetCapacityWeight() > cluster.MaxWeight:
+		return cluster.Invalid("capacity_weight", "must be 1 to %d, is %d", cluster.MaxWeight, req.GetCapacityWeight())
 	}
 	if req.GetVoter() != "" {
 		if err := cluster.ValidateControllerName(cluster.ControllerName(req.GetVoter())); err != nil {

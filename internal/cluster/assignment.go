@@ -26,6 +26,8 @@ type Assignment struct {
 	Reason string
 	// MoveStartedAt is the proposer's clock at SetTarget, for people.
 	MoveStartedAt time.Time
+	// MovedAt is the proposer's clock at the flip that made Owner the owner; zero when no move did.
+	MovedAt time.Time
 }
 
 // Moving reports whether a move is current.

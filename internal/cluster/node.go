@@ -42,7 +42,21 @@ type Node struct {
 	DeadHWMs []PartitionOffset
 	// JoinedAt is when the node registered first.
 	JoinedAt time.Time
+	// Weight is how much the node should hold beside the others, 1 to MaxWeight. A node of weight 3 gets three
+	// times the partitions of a node of weight 1. Zero means 1.
+	Weight uint32
+	// AliveSince is when the node joined or came back from its last verdict, by the proposer's clock.
+	AliveSince time.Time
+	// Flaps counts verdicts in a row that each came within FlapWindow after AliveSince.
+	Flaps uint32
 }
+
+// MaxWeight bounds a node's weight.
+const MaxWeight = 1000
+
+// FlapWindow is how long a node must have been alive for its next verdict not to count as a flap. All replicas must
+// agree on it: changing it is a format change.
+const FlapWindow = time.Hour
 
 // PartitionOffset is an offset in a partition.
 type PartitionOffset struct {

@@ -28,6 +28,12 @@ type Settings struct {
 	ForcePromoteAfter time.Duration
 	// RebalanceDelay is how long a joined node must be alive before the planner gives it partitions.
 	RebalanceDelay time.Duration
+	// MoveCooldown is how long a partition that moved is not moved again for balance. Longer calms a cluster whose
+	// nodes come and go; a drain, or a target that died, does not wait for it. Zero is no time.
+	MoveCooldown time.Duration
+	// MaxAwayPercent is how many of the nodes may be dead or silent, in percent, while partitions move for
+	// balance. Above it rebalancing holds: what looks like many dead nodes is often a network. Drains go on.
+	MaxAwayPercent uint32
 	// RebalancePaused stops new targets; moves in flight go on, drains wait.
 	RebalancePaused bool
 	// MinVoters is the number of voters below which none is removed.
@@ -49,6 +55,8 @@ func DefaultSettings() Settings {
 		ReclaimAfter:      time.Minute,
 		ForcePromoteAfter: 2 * time.Minute,
 		RebalanceDelay:    5 * time.Second,
+		MoveCooldown:      2 * time.Minute,
+		MaxAwayPercent:    40,
 		MinVoters:         3,
 		HighDiskPercent:   90,
 	}
@@ -77,6 +85,10 @@ func (s Settings) Validate() error {
 		return Invalid("force_promote_after", "must not be negative, is %s", s.ForcePromoteAfter)
 	case s.RebalanceDelay < 0:
 		return Invalid("rebalance_delay", "must not be negative, is %s", s.RebalanceDelay)
+	case s.MoveCooldown < 0:
+		return Invalid("move_cooldown", "must not be negative, is %s", s.MoveCooldown)
+	case s.MaxAwayPercent < 1 || s.MaxAwayPercent > 100:
+		return Invalid("max_away_percent", "must be 1 to 100, is %d", s.MaxAwayPercent)
 	case s.MinVoters < 1:
 		return Invalid("min_voters", "must be at least 1")
 	case s.HighDiskPercent < 1 || s.HighDiskPercent > 100:

@@ -70,6 +70,7 @@ type Agent struct {
 	Controllers       []string `mapstructure:"controllers" desc:"host:port of the controllers, in any order."`
 	FollowControllers bool     `mapstructure:"follow_controllers" desc:"Use the controllers that the cluster names as well, so that all of the list may be replaced one by one. Off where a node reaches controllers only by the listed addresses, such as a proxy's."`
 	Zone              string   `mapstructure:"zone" desc:"Failure zone, such as a rack. Partitions of a topic are spread over zones. May be empty."`
+	CapacityWeight    int      `mapstructure:"capacity_weight" desc:"How much the node should hold beside the others, 1 to 1000. A node of weight 3 gets three times the partitions of a node of weight 1."`
 	Voter             string   `mapstructure:"voter" desc:"Name of the controller on the same host, which a decommission then removes too. May be empty."`
 
 	HeartbeatInterval time.Duration `mapstructure:"heartbeat_interval" desc:"How often the node reports to the leader. At most a third of the controllers' lease_ttl."`
@@ -101,6 +102,7 @@ func DefaultConfig() Config {
 			DataDir:           "naradplane-data/agent",
 			Controllers:       []string{"127.0.0.1:7400"},
 			FollowControllers: true,
+			CapacityWeight:    1,
 			HeartbeatInterval: 2 * time.Second,
 			RerouteAfter:      20 * time.Millisecond,
 			SegmentBytes:      64 << 20,

@@ -121,6 +121,9 @@ func (c Config) ValidateAgent() error {
 			f.add("agent.controllers", "%s is this agent's own address", addr)
 		}
 	}
+	if a.CapacityWeight < 1 || a.CapacityWeight > cluster.MaxWeight {
+		f.add("agent.capacity_weight", "must be 1 to %d, is %d", cluster.MaxWeight, a.CapacityWeight)
+	}
 	if a.Voter != "" && cluster.ValidateControllerName(cluster.ControllerName(a.Voter)) != nil {
 		f.add("agent.voter", "%q is not a controller's name", a.Voter)
 	}

@@ -16,7 +16,9 @@ type Registration struct {
 	Incarnation cluster.Incarnation
 	Address     string
 	Zone        string
-	Voter       cluster.ControllerName
+	// Weight is how much the node should hold beside the others; zero means 1.
+	Weight uint32
+	Voter  cluster.ControllerName
 }
 
 // Register registers a node's incarnation. Errors: ReasonStaleIncarnation when it is not higher than the
@@ -31,7 +33,7 @@ func (c *Controller) Register(ctx context.Context, reg Registration) (fsm.Result
 	}
 	r, err := c.do(ctx, &storagev1.Command{Command: &storagev1.Command_RegisterNode{RegisterNode: &storagev1.RegisterNode{
 		NodeId: string(reg.Node), StoreId: string(reg.StoreID), Incarnation: uint64(reg.Incarnation),
-		Address: reg.Address, Zone: reg.Zone, Voter: string(reg.Voter),
+		Address: reg.Address, Zone: reg.Zone, Voter: string(reg.Voter), CapacityWeight: reg.Weight,
 	}}})
 	if err != nil {
 		return r, cluster.Node{}, err

@@ -21,6 +21,7 @@ func AssignmentToProto(a cluster.Assignment) *planev1.Assignment {
 		Opened:        a.Opened,
 		Reason:        a.Reason,
 		MoveStartedAt: TimeToProto(a.MoveStartedAt),
+		MovedAt:       TimeToProto(a.MovedAt),
 	}
 }
 
@@ -38,6 +39,7 @@ func AssignmentFromProto(a *planev1.Assignment) cluster.Assignment {
 		Opened:        a.GetOpened(),
 		Reason:        a.GetReason(),
 		MoveStartedAt: TimeFromProto(a.GetMoveStartedAt()),
+		MovedAt:       TimeFromProto(a.GetMovedAt()),
 	}
 }
 

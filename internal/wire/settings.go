@@ -25,6 +25,8 @@ func SettingsToProto(s cluster.Settings) *planev1.Settings {
 		RebalancePaused:   proto.Bool(s.RebalancePaused),
 		MinVoters:         proto.Uint32(s.MinVoters),
 		HighDiskPercent:   proto.Uint32(s.HighDiskPercent),
+		MoveCooldown:      durationpb.New(s.MoveCooldown),
+		MaxAwayPercent:    proto.Uint32(s.MaxAwayPercent),
 	}
 }
 
@@ -79,6 +81,12 @@ func ApplySettings(base cluster.Settings, patch *planev1.Settings) cluster.Setti
 	}
 	if patch.HighDiskPercent != nil {
 		base.HighDiskPercent = patch.GetHighDiskPercent()
+	}
+	if patch.MoveCooldown != nil {
+		base.MoveCooldown = patch.GetMoveCooldown().AsDuration()
+	}
+	if patch.MaxAwayPercent != nil {
+		base.MaxAwayPercent = patch.GetMaxAwayPercent()
 	}
 	return base
 }

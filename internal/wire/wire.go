@@ -123,6 +123,9 @@ func NodeToProto(n cluster.Node) *planev1.Node {
 		DeadAt:      TimeToProto(n.DeadAt),
 		JoinedAt:    TimeToProto(n.JoinedAt),
 		DeadHwms:    PartitionOffsetsToProto(n.DeadHWMs),
+
+		CapacityWeight: n.Weight,
+		Flaps:          n.Flaps,
 	}
 }
 
@@ -141,6 +144,9 @@ func NodeFromProto(n *planev1.Node) cluster.Node {
 		DeadAt:      TimeFromProto(n.GetDeadAt()),
 		DeadHWMs:    PartitionOffsetsFromProto(n.GetDeadHwms()),
 		JoinedAt:    TimeFromProto(n.GetJoinedAt()),
+
+		Weight: n.GetCapacityWeight(),
+		Flaps:  n.GetFlaps(),
 	}
 }
 

@@ -92,9 +92,11 @@ type RegisterNodeRequest struct {
 	// Name of the controller on the same host; may be empty.
 	Voter string `protobuf:"bytes,6,opt,name=voter,proto3" json:"voter,omitempty"`
 	// Identifies the request across retries.
-	RequestId     string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	RequestId string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// How much the node should hold beside the others, 1 to 1000; zero means 1.
+	CapacityWeight uint32 `protobuf:"varint,8,opt,name=capacity_weight,json=capacityWeight,proto3" json:"capacity_weight,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RegisterNodeRequest) Reset() {
@@ -174,6 +176,13 @@ func (x *RegisterNodeRequest) GetRequestId() string {
 		return x.RequestId
 	}
 	return ""
+}
+
+func (x *RegisterNodeRequest) GetCapacityWeight() uint32 {
+	if x != nil {
+		return x.CapacityWeight
+	}
+	return 0
 }
 
 // RegisterNodeResponse answers RegisterNode.
@@ -1954,7 +1963,7 @@ var File_naradplane_v1_node_service_proto protoreflect.FileDescriptor
 
 const file_naradplane_v1_node_service_proto_rawDesc = "" +
 	"\n" +
-	" naradplane/v1/node_service.proto\x12\rnaradplane.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19naradplane/v1/types.proto\"\xce\x01\n" +
+	" naradplane/v1/node_service.proto\x12\rnaradplane.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19naradplane/v1/types.proto\"\xf7\x01\n" +
 	"\x13RegisterNodeRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\tR\astoreId\x12 \n" +
@@ -1963,7 +1972,8 @@ const file_naradplane_v1_node_service_proto_rawDesc = "" +
 	"\x04zone\x18\x05 \x01(\tR\x04zone\x12\x14\n" +
 	"\x05voter\x18\x06 \x01(\tR\x05voter\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\a \x01(\tR\trequestId\"z\n" +
+	"request_id\x18\a \x01(\tR\trequestId\x12'\n" +
+	"\x0fcapacity_weight\x18\b \x01(\rR\x0ecapacityWeight\"z\n" +
 	"\x14RegisterNodeResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x1d\n" +
 	"\n" +

@@ -289,7 +289,12 @@ type Node struct {
 	DeadAt   *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=dead_at,json=deadAt,proto3" json:"dead_at,omitempty"`
 	JoinedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=joined_at,json=joinedAt,proto3" json:"joined_at,omitempty"`
 	// High watermarks that the dead node reported last.
-	DeadHwms      []*PartitionOffset `protobuf:"bytes,12,rep,name=dead_hwms,json=deadHwms,proto3" json:"dead_hwms,omitempty"`
+	DeadHwms []*PartitionOffset `protobuf:"bytes,12,rep,name=dead_hwms,json=deadHwms,proto3" json:"dead_hwms,omitempty"`
+	// How much it should hold beside the others, 1 to 1000.
+	CapacityWeight uint32 `protobuf:"varint,20,opt,name=capacity_weight,json=capacityWeight,proto3" json:"capacity_weight,omitempty"`
+	// Verdicts in a row that each came within an hour after the return from the one before. Each doubles
+	// rebalance_delay for this node.
+	Flaps         uint32 `protobuf:"varint,21,opt,name=flaps,proto3" json:"flaps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -406,6 +411,20 @@ func (x *Node) GetDeadHwms() []*PartitionOffset {
 		return x.DeadHwms
 	}
 	return nil
+}
+
+func (x *Node) GetCapacityWeight() uint32 {
+	if x != nil {
+		return x.CapacityWeight
+	}
+	return 0
+}
+
+func (x *Node) GetFlaps() uint32 {
+	if x != nil {
+		return x.Flaps
+	}
+	return 0
 }
 
 // PartitionOffset is an offset in a partition.
@@ -582,7 +601,9 @@ type Assignment struct {
 	// When the target was set.
 	MoveStartedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=move_started_at,json=moveStartedAt,proto3" json:"move_started_at,omitempty"`
 	// The epoch at which the owner became the owner.
-	OwnerEpoch    uint64 `protobuf:"varint,11,opt,name=owner_epoch,json=ownerEpoch,proto3" json:"owner_epoch,omitempty"`
+	OwnerEpoch uint64 `protobuf:"varint,11,opt,name=owner_epoch,json=ownerEpoch,proto3" json:"owner_epoch,omitempty"`
+	// When the owner became it by a move; absent before the first.
+	MovedAt       *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=moved_at,json=movedAt,proto3" json:"moved_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -692,6 +713,13 @@ func (x *Assignment) GetOwnerEpoch() uint64 {
 		return x.OwnerEpoch
 	}
 	return 0
+}
+
+func (x *Assignment) GetMovedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.MovedAt
+	}
+	return nil
 }
 
 // Outcome is the replicated record of an ended move, kept until its source has reclaimed or salvaged.
@@ -1178,8 +1206,12 @@ type Settings struct {
 	MinVoters         *uint32              `protobuf:"varint,13,opt,name=min_voters,json=minVoters,proto3,oneof" json:"min_voters,omitempty"`
 	// In percent, 1 to 100.
 	HighDiskPercent *uint32 `protobuf:"varint,14,opt,name=high_disk_percent,json=highDiskPercent,proto3,oneof" json:"high_disk_percent,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// How long a partition that moved stays where it is, unless its node drains; zero for no time.
+	MoveCooldown *durationpb.Duration `protobuf:"bytes,15,opt,name=move_cooldown,json=moveCooldown,proto3" json:"move_cooldown,omitempty"`
+	// Rebalancing holds while more of the nodes than this are dead or silent. In percent, 1 to 100.
+	MaxAwayPercent *uint32 `protobuf:"varint,16,opt,name=max_away_percent,json=maxAwayPercent,proto3,oneof" json:"max_away_percent,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Settings) Reset() {
@@ -1306,6 +1338,20 @@ func (x *Settings) GetMinVoters() uint32 {
 func (x *Settings) GetHighDiskPercent() uint32 {
 	if x != nil && x.HighDiskPercent != nil {
 		return *x.HighDiskPercent
+	}
+	return 0
+}
+
+func (x *Settings) GetMoveCooldown() *durationpb.Duration {
+	if x != nil {
+		return x.MoveCooldown
+	}
+	return nil
+}
+
+func (x *Settings) GetMaxAwayPercent() uint32 {
+	if x != nil && x.MaxAwayPercent != nil {
+		return *x.MaxAwayPercent
 	}
 	return 0
 }
@@ -1628,7 +1674,7 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\tPartition\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\x04R\atopicId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x14\n" +
-	"\x05topic\x18\x03 \x01(\tR\x05topic\"\xbd\x03\n" +
+	"\x05topic\x18\x03 \x01(\tR\x05topic\"\xfc\x03\n" +
 	"\x04Node\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\tR\astoreId\x12 \n" +
@@ -1642,7 +1688,9 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\adead_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x06deadAt\x127\n" +
 	"\tjoined_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\bjoinedAt\x12;\n" +
-	"\tdead_hwms\x18\f \x03(\v2\x1e.naradplane.v1.PartitionOffsetR\bdeadHwms\"a\n" +
+	"\tdead_hwms\x18\f \x03(\v2\x1e.naradplane.v1.PartitionOffsetR\bdeadHwms\x12'\n" +
+	"\x0fcapacity_weight\x18\x14 \x01(\rR\x0ecapacityWeight\x12\x14\n" +
+	"\x05flaps\x18\x15 \x01(\rR\x05flaps\"a\n" +
 	"\x0fPartitionOffset\x126\n" +
 	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\"\xff\x01\n" +
@@ -1656,7 +1704,7 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\tretention\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\tretention\x129\n" +
 	"\n" +
 	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x16\n" +
-	"\x06parent\x18\a \x01(\tR\x06parent\"\xea\x02\n" +
+	"\x06parent\x18\a \x01(\tR\x06parent\"\xa1\x03\n" +
 	"\n" +
 	"Assignment\x126\n" +
 	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x14\n" +
@@ -1671,7 +1719,8 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\x0fmove_started_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\rmoveStartedAt\x12\x1f\n" +
 	"\vowner_epoch\x18\v \x01(\x04R\n" +
-	"ownerEpoch\"\xd7\x02\n" +
+	"ownerEpoch\x125\n" +
+	"\bmoved_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\amovedAt\"\xd7\x02\n" +
 	"\aOutcome\x126\n" +
 	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x17\n" +
 	"\amove_id\x18\x02 \x01(\x04R\x06moveId\x12.\n" +
@@ -1720,7 +1769,7 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	" \x01(\bR\tconverged\x12#\n" +
 	"\rnon_converged\x18\v \x01(\bR\fnonConverged\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\f \x01(\tR\tlastError\"\x8e\a\n" +
+	"last_error\x18\f \x01(\tR\tlastError\"\x92\b\n" +
 	"\bSettings\x122\n" +
 	"\x13max_in_flight_moves\x18\x01 \x01(\rH\x00R\x10maxInFlightMoves\x88\x01\x01\x120\n" +
 	"\x12max_moves_per_node\x18\x02 \x01(\rH\x01R\x0fmaxMovesPerNode\x88\x01\x01\x120\n" +
@@ -1739,7 +1788,9 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\x10rebalance_paused\x18\f \x01(\bH\x06R\x0frebalancePaused\x88\x01\x01\x12\"\n" +
 	"\n" +
 	"min_voters\x18\r \x01(\rH\aR\tminVoters\x88\x01\x01\x12/\n" +
-	"\x11high_disk_percent\x18\x0e \x01(\rH\bR\x0fhighDiskPercent\x88\x01\x01B\x16\n" +
+	"\x11high_disk_percent\x18\x0e \x01(\rH\bR\x0fhighDiskPercent\x88\x01\x01\x12>\n" +
+	"\rmove_cooldown\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\fmoveCooldown\x12-\n" +
+	"\x10max_away_percent\x18\x10 \x01(\rH\tR\x0emaxAwayPercent\x88\x01\x01B\x16\n" +
 	"\x14_max_in_flight_movesB\x15\n" +
 	"\x13_max_moves_per_nodeB\x15\n" +
 	"\x13_copy_rate_per_nodeB\f\n" +
@@ -1749,7 +1800,8 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\r_stall_passesB\x13\n" +
 	"\x11_rebalance_pausedB\r\n" +
 	"\v_min_votersB\x14\n" +
-	"\x12_high_disk_percent\"\x88\x01\n" +
+	"\x12_high_disk_percentB\x13\n" +
+	"\x11_max_away_percent\"\x88\x01\n" +
 	"\n" +
 	"Controller\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
@@ -1838,35 +1890,37 @@ var file_naradplane_v1_types_proto_depIdxs = []int32{
 	15, // 6: naradplane.v1.Topic.created_at:type_name -> google.protobuf.Timestamp
 	3,  // 7: naradplane.v1.Assignment.partition:type_name -> naradplane.v1.Partition
 	15, // 8: naradplane.v1.Assignment.move_started_at:type_name -> google.protobuf.Timestamp
-	3,  // 9: naradplane.v1.Outcome.partition:type_name -> naradplane.v1.Partition
-	1,  // 10: naradplane.v1.Outcome.kind:type_name -> naradplane.v1.OutcomeKind
-	16, // 11: naradplane.v1.MoveStats.duration:type_name -> google.protobuf.Duration
-	16, // 12: naradplane.v1.MoveStats.freeze:type_name -> google.protobuf.Duration
-	3,  // 13: naradplane.v1.MoveRecord.partition:type_name -> naradplane.v1.Partition
-	1,  // 14: naradplane.v1.MoveRecord.kind:type_name -> naradplane.v1.OutcomeKind
-	15, // 15: naradplane.v1.MoveRecord.started_at:type_name -> google.protobuf.Timestamp
-	15, // 16: naradplane.v1.MoveRecord.ended_at:type_name -> google.protobuf.Timestamp
-	9,  // 17: naradplane.v1.MoveRecord.stats:type_name -> naradplane.v1.MoveStats
-	3,  // 18: naradplane.v1.MoveProgress.partition:type_name -> naradplane.v1.Partition
-	2,  // 19: naradplane.v1.MoveProgress.phase:type_name -> naradplane.v1.MovePhase
-	16, // 20: naradplane.v1.Settings.freeze_budget:type_name -> google.protobuf.Duration
-	16, // 21: naradplane.v1.Settings.handoff_ttl:type_name -> google.protobuf.Duration
-	16, // 22: naradplane.v1.Settings.reclaim_after:type_name -> google.protobuf.Duration
-	16, // 23: naradplane.v1.Settings.force_promote_after:type_name -> google.protobuf.Duration
-	16, // 24: naradplane.v1.Settings.rebalance_delay:type_name -> google.protobuf.Duration
-	4,  // 25: naradplane.v1.Change.node:type_name -> naradplane.v1.Node
-	6,  // 26: naradplane.v1.Change.topic:type_name -> naradplane.v1.Topic
-	7,  // 27: naradplane.v1.Change.assignment:type_name -> naradplane.v1.Assignment
-	3,  // 28: naradplane.v1.Change.assignment_removed:type_name -> naradplane.v1.Partition
-	8,  // 29: naradplane.v1.Change.outcome:type_name -> naradplane.v1.Outcome
-	8,  // 30: naradplane.v1.Change.outcome_removed:type_name -> naradplane.v1.Outcome
-	12, // 31: naradplane.v1.Change.settings:type_name -> naradplane.v1.Settings
-	13, // 32: naradplane.v1.Change.controller:type_name -> naradplane.v1.Controller
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	15, // 9: naradplane.v1.Assignment.moved_at:type_name -> google.protobuf.Timestamp
+	3,  // 10: naradplane.v1.Outcome.partition:type_name -> naradplane.v1.Partition
+	1,  // 11: naradplane.v1.Outcome.kind:type_name -> naradplane.v1.OutcomeKind
+	16, // 12: naradplane.v1.MoveStats.duration:type_name -> google.protobuf.Duration
+	16, // 13: naradplane.v1.MoveStats.freeze:type_name -> google.protobuf.Duration
+	3,  // 14: naradplane.v1.MoveRecord.partition:type_name -> naradplane.v1.Partition
+	1,  // 15: naradplane.v1.MoveRecord.kind:type_name -> naradplane.v1.OutcomeKind
+	15, // 16: naradplane.v1.MoveRecord.started_at:type_name -> google.protobuf.Timestamp
+	15, // 17: naradplane.v1.MoveRecord.ended_at:type_name -> google.protobuf.Timestamp
+	9,  // 18: naradplane.v1.MoveRecord.stats:type_name -> naradplane.v1.MoveStats
+	3,  // 19: naradplane.v1.MoveProgress.partition:type_name -> naradplane.v1.Partition
+	2,  // 20: naradplane.v1.MoveProgress.phase:type_name -> naradplane.v1.MovePhase
+	16, // 21: naradplane.v1.Settings.freeze_budget:type_name -> google.protobuf.Duration
+	16, // 22: naradplane.v1.Settings.handoff_ttl:type_name -> google.protobuf.Duration
+	16, // 23: naradplane.v1.Settings.reclaim_after:type_name -> google.protobuf.Duration
+	16, // 24: naradplane.v1.Settings.force_promote_after:type_name -> google.protobuf.Duration
+	16, // 25: naradplane.v1.Settings.rebalance_delay:type_name -> google.protobuf.Duration
+	16, // 26: naradplane.v1.Settings.move_cooldown:type_name -> google.protobuf.Duration
+	4,  // 27: naradplane.v1.Change.node:type_name -> naradplane.v1.Node
+	6,  // 28: naradplane.v1.Change.topic:type_name -> naradplane.v1.Topic
+	7,  // 29: naradplane.v1.Change.assignment:type_name -> naradplane.v1.Assignment
+	3,  // 30: naradplane.v1.Change.assignment_removed:type_name -> naradplane.v1.Partition
+	8,  // 31: naradplane.v1.Change.outcome:type_name -> naradplane.v1.Outcome
+	8,  // 32: naradplane.v1.Change.outcome_removed:type_name -> naradplane.v1.Outcome
+	12, // 33: naradplane.v1.Change.settings:type_name -> naradplane.v1.Settings
+	13, // 34: naradplane.v1.Change.controller:type_name -> naradplane.v1.Controller
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_naradplane_v1_types_proto_init() }

@@ -474,15 +474,16 @@ func (x *PartitionRef) GetIndex() uint32 {
 
 // RegisterNode begins a node session.
 type RegisterNode struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	NodeId        string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	StoreId       string                 `protobuf:"bytes,2,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Address       string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
-	Zone          string                 `protobuf:"bytes,5,opt,name=zone,proto3" json:"zone,omitempty"`
-	Voter         string                 `protobuf:"bytes,6,opt,name=voter,proto3" json:"voter,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	NodeId         string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	StoreId        string                 `protobuf:"bytes,2,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
+	Incarnation    uint64                 `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Address        string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	Zone           string                 `protobuf:"bytes,5,opt,name=zone,proto3" json:"zone,omitempty"`
+	Voter          string                 `protobuf:"bytes,6,opt,name=voter,proto3" json:"voter,omitempty"`
+	CapacityWeight uint32                 `protobuf:"varint,7,opt,name=capacity_weight,json=capacityWeight,proto3" json:"capacity_weight,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RegisterNode) Reset() {
@@ -555,6 +556,13 @@ func (x *RegisterNode) GetVoter() string {
 		return x.Voter
 	}
 	return ""
+}
+
+func (x *RegisterNode) GetCapacityWeight() uint32 {
+	if x != nil {
+		return x.CapacityWeight
+	}
+	return 0
 }
 
 // MarkDead is the verdict on one incarnation.
@@ -1634,14 +1642,15 @@ const file_naradplane_storage_v1_command_proto_rawDesc = "" +
 	"\x04Noop\"?\n" +
 	"\fPartitionRef\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\x04R\atopicId\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\rR\x05index\"\xa8\x01\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\"\xd1\x01\n" +
 	"\fRegisterNode\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\tR\astoreId\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\x04R\vincarnation\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04zone\x18\x05 \x01(\tR\x04zone\x12\x14\n" +
-	"\x05voter\x18\x06 \x01(\tR\x05voter\"\x87\x01\n" +
+	"\x05voter\x18\x06 \x01(\tR\x05voter\x12'\n" +
+	"\x0fcapacity_weight\x18\a \x01(\rR\x0ecapacityWeight\"\x87\x01\n" +
 	"\bMarkDead\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12@\n" +

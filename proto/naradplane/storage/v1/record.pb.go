@@ -24,19 +24,24 @@ const (
 // NodeRecord is a data node. Times are Unix nanoseconds, zero when unset; enums are the numbers of
 // internal/cluster.
 type NodeRecord struct {
-	state         protoimpl.MessageState   `protogen:"open.v1"`
-	NodeId        string                   `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	StoreId       string                   `protobuf:"bytes,2,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
-	Incarnation   uint64                   `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Address       string                   `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
-	Zone          string                   `protobuf:"bytes,5,opt,name=zone,proto3" json:"zone,omitempty"`
-	Status        uint32                   `protobuf:"varint,6,opt,name=status,proto3" json:"status,omitempty"`
-	Draining      bool                     `protobuf:"varint,7,opt,name=draining,proto3" json:"draining,omitempty"`
-	DrainReason   string                   `protobuf:"bytes,8,opt,name=drain_reason,json=drainReason,proto3" json:"drain_reason,omitempty"`
-	Voter         string                   `protobuf:"bytes,9,opt,name=voter,proto3" json:"voter,omitempty"`
-	DeadAt        int64                    `protobuf:"varint,10,opt,name=dead_at,json=deadAt,proto3" json:"dead_at,omitempty"`
-	DeadHwms      []*PartitionOffsetRecord `protobuf:"bytes,11,rep,name=dead_hwms,json=deadHwms,proto3" json:"dead_hwms,omitempty"`
-	JoinedAt      int64                    `protobuf:"varint,12,opt,name=joined_at,json=joinedAt,proto3" json:"joined_at,omitempty"`
+	state          protoimpl.MessageState   `protogen:"open.v1"`
+	NodeId         string                   `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	StoreId        string                   `protobuf:"bytes,2,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
+	Incarnation    uint64                   `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Address        string                   `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	Zone           string                   `protobuf:"bytes,5,opt,name=zone,proto3" json:"zone,omitempty"`
+	Status         uint32                   `protobuf:"varint,6,opt,name=status,proto3" json:"status,omitempty"`
+	Draining       bool                     `protobuf:"varint,7,opt,name=draining,proto3" json:"draining,omitempty"`
+	DrainReason    string                   `protobuf:"bytes,8,opt,name=drain_reason,json=drainReason,proto3" json:"drain_reason,omitempty"`
+	Voter          string                   `protobuf:"bytes,9,opt,name=voter,proto3" json:"voter,omitempty"`
+	DeadAt         int64                    `protobuf:"varint,10,opt,name=dead_at,json=deadAt,proto3" json:"dead_at,omitempty"`
+	DeadHwms       []*PartitionOffsetRecord `protobuf:"bytes,11,rep,name=dead_hwms,json=deadHwms,proto3" json:"dead_hwms,omitempty"`
+	JoinedAt       int64                    `protobuf:"varint,12,opt,name=joined_at,json=joinedAt,proto3" json:"joined_at,omitempty"`
+	CapacityWeight uint32                   `protobuf:"varint,17,opt,name=capacity_weight,json=capacityWeight,proto3" json:"capacity_weight,omitempty"`
+	// Verdicts in a row that each came soon after the return from the one before.
+	Flaps uint32 `protobuf:"varint,18,opt,name=flaps,proto3" json:"flaps,omitempty"`
+	// When it joined, or came back from the last verdict.
+	AliveSince    int64 `protobuf:"varint,19,opt,name=alive_since,json=aliveSince,proto3" json:"alive_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -151,6 +156,27 @@ func (x *NodeRecord) GetDeadHwms() []*PartitionOffsetRecord {
 func (x *NodeRecord) GetJoinedAt() int64 {
 	if x != nil {
 		return x.JoinedAt
+	}
+	return 0
+}
+
+func (x *NodeRecord) GetCapacityWeight() uint32 {
+	if x != nil {
+		return x.CapacityWeight
+	}
+	return 0
+}
+
+func (x *NodeRecord) GetFlaps() uint32 {
+	if x != nil {
+		return x.Flaps
+	}
+	return 0
+}
+
+func (x *NodeRecord) GetAliveSince() int64 {
+	if x != nil {
+		return x.AliveSince
 	}
 	return 0
 }
@@ -318,8 +344,10 @@ type AssignmentRecord struct {
 	Reason           string                 `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`
 	MoveStartedAt    int64                  `protobuf:"varint,13,opt,name=move_started_at,json=moveStartedAt,proto3" json:"move_started_at,omitempty"`
 	OwnerEpoch       uint64                 `protobuf:"varint,14,opt,name=owner_epoch,json=ownerEpoch,proto3" json:"owner_epoch,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// When it became the owner by a move; zero before the first.
+	MovedAt       int64 `protobuf:"varint,17,opt,name=moved_at,json=movedAt,proto3" json:"moved_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AssignmentRecord) Reset() {
@@ -446,6 +474,13 @@ func (x *AssignmentRecord) GetMoveStartedAt() int64 {
 func (x *AssignmentRecord) GetOwnerEpoch() uint64 {
 	if x != nil {
 		return x.OwnerEpoch
+	}
+	return 0
+}
+
+func (x *AssignmentRecord) GetMovedAt() int64 {
+	if x != nil {
+		return x.MovedAt
 	}
 	return 0
 }
@@ -802,6 +837,8 @@ type SettingsRecord struct {
 	RebalancePaused   bool                   `protobuf:"varint,12,opt,name=rebalance_paused,json=rebalancePaused,proto3" json:"rebalance_paused,omitempty"`
 	MinVoters         uint32                 `protobuf:"varint,13,opt,name=min_voters,json=minVoters,proto3" json:"min_voters,omitempty"`
 	HighDiskPercent   uint32                 `protobuf:"varint,14,opt,name=high_disk_percent,json=highDiskPercent,proto3" json:"high_disk_percent,omitempty"`
+	MoveCooldown      int64                  `protobuf:"varint,15,opt,name=move_cooldown,json=moveCooldown,proto3" json:"move_cooldown,omitempty"`
+	MaxAwayPercent    uint32                 `protobuf:"varint,16,opt,name=max_away_percent,json=maxAwayPercent,proto3" json:"max_away_percent,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -930,6 +967,20 @@ func (x *SettingsRecord) GetMinVoters() uint32 {
 func (x *SettingsRecord) GetHighDiskPercent() uint32 {
 	if x != nil {
 		return x.HighDiskPercent
+	}
+	return 0
+}
+
+func (x *SettingsRecord) GetMoveCooldown() int64 {
+	if x != nil {
+		return x.MoveCooldown
+	}
+	return 0
+}
+
+func (x *SettingsRecord) GetMaxAwayPercent() uint32 {
+	if x != nil {
+		return x.MaxAwayPercent
 	}
 	return 0
 }
@@ -1478,7 +1529,7 @@ var File_naradplane_storage_v1_record_proto protoreflect.FileDescriptor
 
 const file_naradplane_storage_v1_record_proto_rawDesc = "" +
 	"\n" +
-	"\"naradplane/storage/v1/record.proto\x12\x15naradplane.storage.v1\"\xfe\x02\n" +
+	"\"naradplane/storage/v1/record.proto\x12\x15naradplane.storage.v1\"\xde\x03\n" +
 	"\n" +
 	"NodeRecord\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
@@ -1493,7 +1544,11 @@ const file_naradplane_storage_v1_record_proto_rawDesc = "" +
 	"\adead_at\x18\n" +
 	" \x01(\x03R\x06deadAt\x12I\n" +
 	"\tdead_hwms\x18\v \x03(\v2,.naradplane.storage.v1.PartitionOffsetRecordR\bdeadHwms\x12\x1b\n" +
-	"\tjoined_at\x18\f \x01(\x03R\bjoinedAt\"`\n" +
+	"\tjoined_at\x18\f \x01(\x03R\bjoinedAt\x12'\n" +
+	"\x0fcapacity_weight\x18\x11 \x01(\rR\x0ecapacityWeight\x12\x14\n" +
+	"\x05flaps\x18\x12 \x01(\rR\x05flaps\x12\x1f\n" +
+	"\valive_since\x18\x13 \x01(\x03R\n" +
+	"aliveSince\"`\n" +
 	"\x15PartitionOffsetRecord\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\x04R\atopicId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x16\n" +
@@ -1507,7 +1562,7 @@ const file_naradplane_storage_v1_record_proto_rawDesc = "" +
 	"\tparent_id\x18\x04 \x01(\x04R\bparentId\x12'\n" +
 	"\x0fretention_nanos\x18\x05 \x01(\x03R\x0eretentionNanos\x12\x1d\n" +
 	"\n" +
-	"created_at\x18\x06 \x01(\x03R\tcreatedAt\"\x99\x03\n" +
+	"created_at\x18\x06 \x01(\x03R\tcreatedAt\"\xb4\x03\n" +
 	"\x10AssignmentRecord\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\x04R\atopicId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x14\n" +
@@ -1525,7 +1580,8 @@ const file_naradplane_storage_v1_record_proto_rawDesc = "" +
 	"\x06reason\x18\f \x01(\tR\x06reason\x12&\n" +
 	"\x0fmove_started_at\x18\r \x01(\x03R\rmoveStartedAt\x12\x1f\n" +
 	"\vowner_epoch\x18\x0e \x01(\x04R\n" +
-	"ownerEpoch\"\xba\x02\n" +
+	"ownerEpoch\x12\x19\n" +
+	"\bmoved_at\x18\x11 \x01(\x03R\amovedAt\"\xba\x02\n" +
 	"\rOutcomeRecord\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\x04R\atopicId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x17\n" +
@@ -1559,7 +1615,7 @@ const file_naradplane_storage_v1_record_proto_rawDesc = "" +
 	"started_at\x18\b \x01(\x03R\tstartedAt\x12\x19\n" +
 	"\bended_at\x18\t \x01(\x03R\aendedAt\x12<\n" +
 	"\x05stats\x18\n" +
-	" \x01(\v2&.naradplane.storage.v1.MoveStatsRecordR\x05stats\"\xb2\x04\n" +
+	" \x01(\v2&.naradplane.storage.v1.MoveStatsRecordR\x05stats\"\x81\x05\n" +
 	"\x0eSettingsRecord\x12-\n" +
 	"\x13max_in_flight_moves\x18\x01 \x01(\rR\x10maxInFlightMoves\x12+\n" +
 	"\x12max_moves_per_node\x18\x02 \x01(\rR\x0fmaxMovesPerNode\x12+\n" +
@@ -1578,7 +1634,9 @@ const file_naradplane_storage_v1_record_proto_rawDesc = "" +
 	"\x10rebalance_paused\x18\f \x01(\bR\x0frebalancePaused\x12\x1d\n" +
 	"\n" +
 	"min_voters\x18\r \x01(\rR\tminVoters\x12*\n" +
-	"\x11high_disk_percent\x18\x0e \x01(\rR\x0fhighDiskPercent\"\x8e\x01\n" +
+	"\x11high_disk_percent\x18\x0e \x01(\rR\x0fhighDiskPercent\x12#\n" +
+	"\rmove_cooldown\x18\x0f \x01(\x03R\fmoveCooldown\x12(\n" +
+	"\x10max_away_percent\x18\x10 \x01(\rR\x0emaxAwayPercent\"\x8e\x01\n" +
 	"\x10ControllerRecord\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\araft_id\x18\x02 \x01(\x04R\x06raftId\x12\x18\n" +
