@@ -36,6 +36,23 @@ func NewBoard(v View) *Board {
 // Len is the number of partitions.
 func (b *Board) Len() int { return len(b.owner) }
 
+// View returns what the board knows, for plans that are not carried out.
+func (b *Board) View() View {
+	v := View{Nodes: slices.Clone(b.nodes[:b.members]), Partitions: make([]Partition, 0, len(b.owner))}
+	for _, t := range b.topics {
+		for i := t.begin; i < t.end; i++ {
+			p := Partition{
+				ID: cluster.PartitionID{Topic: t.id, Index: b.index[i]}, Owner: b.name(b.owner[i]), Target: b.name(b.target[i]),
+				Epoch: b.epoch[i], Parent: t.parentID, Bytes: b.bytes[i],
+				Stuck: b.marks[i]&stuck != 0, Cooling: b.marks[i]&cooling != 0,
+			}
+			p.Staged = b.staged[p.ID]
+			v.Partitions = append(v.Partitions, p)
+		}
+	}
+	return v
+}
+
 // Plan decides what should move, like the function of this name.
 func (b *Board) Plan(lim Limits) Result {
 	if r, ok := b.recall(lim); ok {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"github.com/naradctl/naradctl-plane/internal/cluster"
@@ -20,6 +22,9 @@ func TestBoardPlansLikeItsView(t *testing.T) {
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
 			disturb(t, w, b, false)
 			lim.HoldRebalancing = rapid.IntRange(0, 5).Draw(t, "hold") == 0
+			if diff := gocmp.Diff(w.View, b.View(), cmpopts.EquateEmpty()); diff != "" {
+				t.Fatalf("the board's view (-is +board):\n%s", diff)
+			}
 			got, want := b.Plan(lim), Plan(w.View, lim)
 			if g, n := tally(got), tally(want); g != n {
 				t.Fatalf("the board plans %s, its view %s:\n%s%s%s", g, n, w.show(), formatResult(got), formatResult(want))

@@ -49,7 +49,7 @@ type state struct {
 	dest  []int32 // planned destination, or none
 	// unsettled marks partitions whose target died or drains: they are retargeted or cancelled.
 	unsettled []bool
-	smallest  int64 // size of the smallest partition that may be picked or must go
+	smallest  int64 // size of the smallest partition that must go, or may be picked now or when it has cooled down
 	// stranded says that a partition may be where it can't stay and can't leave.
 	stranded bool
 	// tight says that room kept something from a place.
@@ -173,14 +173,15 @@ func (s *state) indexPartitions() {
 				s.smallest = min(s.smallest, s.size(i))
 			default:
 				if k == home {
-					if s.marks[i]&cooling != 0 {
+					s.smallest = min(s.smallest, s.size(i))
+					switch {
+					case s.marks[i]&cooling != 0:
 						k = resting
-					} else {
+					case s.unsettled[i]:
+						s.unsettles++
+						fallthrough
+					default:
 						s.homes[at]++
-						s.smallest = min(s.smallest, s.size(i))
-						if s.unsettled[i] {
-							s.unsettles++
-						}
 					}
 				}
 				s.cnt[at]++

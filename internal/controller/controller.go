@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -9,6 +10,7 @@ import (
 	"github.com/naradctl/naradctl-plane/consensus"
 	"github.com/naradctl/naradctl-plane/fsm"
 	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/planner"
 )
 
 // Controller is one controller's part in leading. See the package comment.
@@ -22,8 +24,12 @@ type Controller struct {
 
 	// work serializes rounds, placements, drains, settings and membership changes, so that each decides
 	// on a state that the others do not change under it. It is a mutex that gives up with its caller.
-	work chan struct{}
-	soft soft
+	work  chan struct{}
+	board board // with work
+	soft  soft
+
+	// proposals counts the goroutines that propose moves; Run waits for them.
+	proposals sync.WaitGroup
 }
 
 // New returns a controller that does nothing until Run is called; its other methods work at once. It does
@@ -35,6 +41,8 @@ func New(cfg Config, backend consensus.Backend, machine *fsm.Machine, logger *za
 	c := &Controller{cfg: cfg, backend: backend, machine: machine, log: logger, kick: make(chan struct{}, 1), work: make(chan struct{}, 1)}
 	c.soft.sessions = map[cluster.NodeID]*session{}
 	c.soft.sizes = map[cluster.PartitionID]cluster.Bytes{}
+	c.soft.dirty = map[cluster.PartitionID]struct{}{}
+	c.soft.proposed = map[cluster.PartitionID]*planner.Move{}
 	c.soft.draining = map[cluster.NodeID][]blocker{}
 	c.metrics = newInstruments(c)
 	return c
@@ -67,6 +75,7 @@ func (c *Controller) wake() {
 // and the backend's error otherwise. When it returns, nothing of it runs any more.
 func (c *Controller) Run(ctx context.Context) error {
 	defer c.metrics.close()
+	defer c.proposals.Wait()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var seen cluster.Revision // up to which changes were judged

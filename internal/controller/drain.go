@@ -199,7 +199,7 @@ func deadSentence(n cluster.Node) string {
 
 // departures removes the draining nodes that have nothing left, and records what keeps the others.
 func (c *Controller) departures(ctx context.Context) error {
-	w := c.readWorld() // the plan has just changed it
+	w := c.readSummary() // the plan has just changed it
 	all := map[cluster.NodeID][]blocker{}
 	var leaving []cluster.Node
 	c.soft.Lock()

@@ -136,16 +136,20 @@ func (c *Controller) accept(n cluster.Node, arrived time.Time, rep Report, owned
 		e.last = arrived
 	}
 	for _, z := range rep.Sizes {
-		if owned[z.Partition] {
+		if owned[z.Partition] && s.sizes[z.Partition] != z.Bytes {
 			s.sizes[z.Partition] = z.Bytes
+			s.dirty[z.Partition] = struct{}{}
 		}
 	}
 	e.sizes = e.sizes || rep.SizesComplete
 	rep.Sizes = nil
+	s.touch(e)
 	before, at := e.report, e.reported
 	e.report, e.reported = rep, time.Now()
 	e.report.Moves = withRates(rep.Moves, before.Moves, e.reported.Sub(at))
+	e.landed = [2]cluster.Bytes{0, e.landed[0]}
 	stuck := e.mark()
+	s.touch(e)
 	left := n.Draining && (before.IngressRecords != rep.IngressRecords || before.IngressClosed != rep.IngressClosed ||
 		before.Quarantined != rep.Quarantined)
 	if first || stuck || left {

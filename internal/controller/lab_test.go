@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/naradctl/naradctl-plane/fsm"
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 	storagev1 "github.com/naradctl/naradctl-plane/proto/naradplane/storage/v1"
@@ -68,6 +70,30 @@ func (l *lab) pass(d time.Duration) {
 	l.t.Helper()
 	<-time.After(d)
 	synctest.Wait()
+	l.compare()
+}
+
+// compare fails when a leader's board is not what its state and reports say.
+func (l *lab) compare() {
+	l.t.Helper()
+	for i, c := range l.ctls {
+		if !l.g.Member(i+1).Status().IsLeader() || c.board.planner == nil || c.lock(l.ctx) != nil {
+			continue
+		}
+		w, now := c.readWorld(), time.Now()
+		want := c.view(w, now, false)
+		c.soft.Lock()
+		stale := c.board.term != c.soft.term
+		c.soft.Unlock()
+		if err := c.follow(w, now); err != nil && !stale {
+			l.t.Errorf("follow: %v", err)
+		}
+		got := c.board.planner.View()
+		c.unlock()
+		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" && !stale {
+			l.t.Errorf("%s: the board differs from the state (-state +board):\n%s", c.cfg.Name, diff)
+		}
+	}
 }
 
 // leader is the controller that leads.

@@ -2,20 +2,18 @@ package controller
 
 import (
 	"context"
-	"errors"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 
+	"github.com/naradctl/naradctl-plane/fsm"
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 	"github.com/naradctl/naradctl-plane/internal/faults"
 	"github.com/naradctl/naradctl-plane/planner"
 	storagev1 "github.com/naradctl/naradctl-plane/proto/naradplane/storage/v1"
 )
 
-// maxProposals bounds the proposals of one plan that are under way at once.
+// maxProposals bounds the planned moves whose proposals are not answered yet.
 const maxProposals = 64
 
 // memberTick is how often a member that is being added or removed is looked at.
@@ -31,7 +29,10 @@ func (c *Controller) round(ctx context.Context) (time.Duration, error) {
 	if _, err := c.Confirm(ctx); err != nil {
 		return c.cfg.SlowTick, err
 	}
-	w := c.readWorld()
+	var w world
+	c.machine.Read(func(r fsm.Reader) {
+		w = world{revision: r.Revision(), nodes: r.Nodes(), settings: r.Settings(), controllers: r.Controllers()}
+	})
 	now := time.Now()
 	c.soft.Lock()
 	c.observeAll(w.nodes, now)
@@ -113,6 +114,7 @@ func (c *Controller) due(w world, now time.Time) time.Duration {
 			next = min(next, d)
 		}
 	}
+	at(s.retry)
 	if s.held {
 		at(s.since.Add(c.cfg.LeaseTTL))
 	}
@@ -122,49 +124,80 @@ func (c *Controller) due(w world, now time.Time) time.Duration {
 			continue
 		}
 		at(e.last.Add(c.cfg.DeadAfter))
+		at(e.last.Add(c.cfg.LeaseTTL))
 		if !e.since.IsZero() {
-			at(e.since.Add(w.settings.RebalanceDelay))
+			at(e.since.Add(settleAfter(n, w.settings.RebalanceDelay)))
 		}
+	}
+	if s.cooling > 0 && len(c.board.cools) > 0 {
+		at(c.board.cools[0].until)
 	}
 	return next
 }
 
-// plan plans and proposes.
+// plan plans and proposes. It does not wait for the answers: a slot that gets free meanwhile is filled by the next
+// round, for which what is proposed counts as done.
 func (c *Controller) plan(ctx context.Context, w world, now time.Time) error {
-	c.prune(w)
-	p := planner.Plan(c.view(w, now, false), planner.LimitsOf(w.settings))
-	c.soft.Lock()
-	c.soft.blocked, c.soft.waiting = p.Blocked, p.Waiting
-	c.soft.Unlock()
-	if len(p.Moves) == 0 {
-		return nil
-	}
-	if err := faults.Hit(event(faults.LeaderPlanned, p.Moves[0].Partition, 0)); err != nil {
+	if err := c.follow(w, now); err != nil {
 		return err
 	}
-	var errs struct {
-		sync.Mutex
-		first error
+	s := &c.soft
+	lim := planner.LimitsOf(w.settings)
+	s.Lock()
+	defer s.Unlock()
+	if s.retry.After(now) {
+		return nil
 	}
-	var g errgroup.Group
-	g.SetLimit(maxProposals)
-	for _, m := range p.Moves {
-		g.Go(func() error {
-			// Each proposal stands alone: one that fails or is refused holds up no other.
-			if err := c.proposeMove(ctx, w, m); err != nil {
-				errs.Lock()
-				defer errs.Unlock()
-				errs.first = errors.Join(errs.first, err)
-			}
-			return nil
-		})
+	lim.HoldRebalancing = c.tooManyAway(w, now)
+	p := c.board.planner.Plan(lim)
+	s.blocked, s.waiting, s.onHold, s.cooling = p.Blocked, p.Waiting, p.OnHold, p.Cooling
+	moves := p.Moves[:min(len(p.Moves), max(0, maxProposals-len(s.proposed)))]
+	if len(moves) == 0 {
+		return nil
 	}
-	_ = g.Wait()
-	return errs.first
+	if err := faults.Hit(event(faults.LeaderPlanned, moves[0].Partition, 0)); err != nil {
+		return err
+	}
+	for i := range moves {
+		s.proposed[moves[i].Partition] = &moves[i]
+		s.dirty[moves[i].Partition] = struct{}{}
+		c.proposals.Go(func() { c.proposeMove(ctx, &moves[i]) })
+	}
+	return nil
 }
 
-func (c *Controller) proposeMove(ctx context.Context, w world, m planner.Move) error {
-	cmd, ok := moveCommand(w, m)
+// proposeMove proposes one planned move. Each stands alone: one that fails or is refused holds up no other.
+func (c *Controller) proposeMove(ctx context.Context, m *planner.Move) {
+	err := c.setTarget(ctx, m)
+	s := &c.soft
+	s.Lock()
+	if s.proposed[m.Partition] == m {
+		// Invariant I8: whatever became of it, the next round takes the partition over as the state has it.
+		delete(s.proposed, m.Partition)
+		s.dirty[m.Partition] = struct{}{}
+	}
+	if err != nil {
+		s.retry = time.Now().Add(retryAfter)
+	}
+	s.Unlock()
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case cluster.ReasonOf(err) == cluster.ReasonNoLeader:
+		c.log.Debug("target not set: not the leader", zap.Error(err))
+	default:
+		c.log.Warn("target not set; planned again from the state", zap.Error(err))
+	}
+	c.wake()
+}
+
+func (c *Controller) setTarget(ctx context.Context, m *planner.Move) error {
+	var name string
+	var a cluster.Assignment
+	c.machine.Read(func(r fsm.Reader) {
+		name = r.PartitionName(m.Partition)
+		a, _ = r.Assignment(m.Partition)
+	})
+	cmd, ok := moveCommand(a, m)
 	if !ok {
 		return nil
 	}
@@ -173,7 +206,7 @@ func (c *Controller) proposeMove(ctx context.Context, w world, m planner.Move) e
 		return err
 	}
 	fields := []zap.Field{
-		zap.String("partition", w.name(m.Partition)), zap.String("owner", string(m.From)),
+		zap.String("partition", name), zap.String("owner", string(m.From)),
 		zap.String("target", string(m.To)), zap.String("old_target", string(m.OldTarget)), zap.String("reason", m.Reason),
 	}
 	if r.Err != nil {
@@ -185,12 +218,12 @@ func (c *Controller) proposeMove(ctx context.Context, w world, m planner.Move) e
 	return faults.Hit(event(faults.LeaderProposed, m.Partition, move))
 }
 
-// moveCommand is the command of one planned move. Its precondition is the assignment that the plan saw.
-func moveCommand(w world, m planner.Move) (*storagev1.Command, bool) {
+// moveCommand is the command of one planned move. Its precondition is the assignment that the plan saw; a is the
+// present one, and names the move to cancel.
+func moveCommand(a cluster.Assignment, m *planner.Move) (*storagev1.Command, bool) {
 	ref := partitionRef(m.Partition)
 	if m.Cancel() {
-		a, ok := w.assignment(m.Partition)
-		if !ok || !a.Moving() {
+		if a.Epoch != m.Epoch || !a.Moving() {
 			return nil, false
 		}
 		return &storagev1.Command{Command: &storagev1.Command_CancelMove{CancelMove: &storagev1.CancelMove{

@@ -64,7 +64,12 @@ func TestC30FlappingNodeDrawsNoMoves(t *testing.T) {
 		if n := len(l.moving()); n != 0 {
 			t.Fatalf("%d moves to a flapping node", n)
 		}
-		l.pass(70 * time.Second)
+		// It died six times, five of them soon after it had come back: 32 times the delay.
+		l.pass(30 * time.Minute)
+		if n := len(l.moving()); n != 0 {
+			t.Fatalf("%d moves to a node that has flapped five times, before it has stayed 32 times rebalance_delay", n)
+		}
+		l.pass(3 * time.Minute)
 		if n := len(l.moving()); n == 0 {
 			t.Fatal("no move to a node that stayed")
 		}

@@ -34,6 +34,9 @@ type session struct {
 	sizes bool
 	// stuck are the moves towards this node that hold no slot.
 	stuck map[cluster.PartitionID]cluster.MoveID
+	// landed is what moves brought that the disk of the report need not show yet: since the last report, and between
+	// that and the one before.
+	landed [2]cluster.Bytes
 }
 
 // Report is a heartbeat's soft state.
@@ -64,6 +67,14 @@ type soft struct {
 	sizes    map[cluster.PartitionID]cluster.Bytes
 	blocked  []planner.Blocked
 	waiting  int
+	// onHold and cooling are what the last plan kept from moving for balance, away how many nodes are the reason.
+	onHold, cooling, away int
+	// dirty are the partitions that a report changed since the last round.
+	dirty map[cluster.PartitionID]struct{}
+	// proposed are the planned moves whose proposals are not answered yet.
+	proposed map[cluster.PartitionID]*planner.Move
+	// retry is when planning goes on after proposals failed.
+	retry time.Time
 	// draining holds what keeps each draining node from leaving, as of the last round.
 	draining map[cluster.NodeID][]blocker
 	held     bool // planning waits for reports
@@ -84,11 +95,19 @@ func (c *Controller) adopt(term uint64) {
 	s.term, s.since = term, now
 	s.sessions = map[cluster.NodeID]*session{}
 	s.sizes = map[cluster.PartitionID]cluster.Bytes{}
+	s.dirty = map[cluster.PartitionID]struct{}{}
+	// What an earlier term proposed is applied by now or will never be: invariant I8 is kept by the barrier.
+	s.proposed = map[cluster.PartitionID]*planner.Move{}
+	s.retry, s.onHold, s.cooling, s.away = time.Time{}, 0, 0, 0
 	s.blocked, s.waiting, s.held = nil, 0, true
 	s.draining = map[cluster.NodeID][]blocker{}
 	c.machine.Read(func(r fsm.Reader) {
 		for _, n := range r.Nodes() {
-			s.sessions[n.ID] = &session{incarnation: n.Incarnation, last: now, dead: n.Status == cluster.NodeDead}
+			e := &session{incarnation: n.Incarnation, last: now, dead: n.Status == cluster.NodeDead}
+			if n.Flaps > 0 {
+				e.since = now // a node that flaps has to stay under this leader, too
+			}
+			s.sessions[n.ID] = e
 		}
 	})
 	c.wake()
@@ -109,6 +128,7 @@ func (s *soft) observe(n cluster.Node, now time.Time) *session {
 		if e.dead {
 			fresh.since = now
 		}
+		s.touch(e)
 		*e = fresh
 	case dead:
 		e.dead = true
@@ -144,12 +164,53 @@ func (c *Controller) observeAll(nodes []cluster.Node, now time.Time) {
 	})
 }
 
-// settling says whether a node that is alive may not receive yet. The caller holds the lock.
-func (s *soft) settling(e *session, now time.Time, lease, delay time.Duration) bool {
+// silent says whether a node that is alive has not been heard of for a lease. The caller holds the lock.
+func (s *soft) silent(e *session, now time.Time, lease time.Duration) bool {
 	if !e.heard && s.held {
 		return false // planning waits for it; placements count it in
 	}
-	return !e.heard || now.Sub(e.last) > lease || (!e.since.IsZero() && now.Sub(e.since) < delay)
+	return !e.heard || now.Sub(e.last) > lease
+}
+
+// maxFlaps bounds how often the delay of a node that flaps is doubled.
+const maxFlaps = 7
+
+// settleAfter is how long a node must have been alive before it receives: each time that it died soon after it had come
+// back, twice as long.
+func settleAfter(n cluster.Node, delay time.Duration) time.Duration {
+	return delay << min(n.Flaps, maxFlaps)
+}
+
+// settling says whether a node joined, or came back, too recently to receive.
+func (e *session) settling(n cluster.Node, now time.Time, delay time.Duration) bool {
+	return !e.since.IsZero() && now.Sub(e.since) < settleAfter(n, delay)
+}
+
+// free is what is left of the node's disk: what it reported, less what has arrived since.
+func (e *session) free() cluster.Bytes {
+	free := e.report.DiskFree
+	return free - min(free, e.landed[0]+e.landed[1])
+}
+
+// touch marks the partitions that a node reports as a destination, before and after its report changes. The caller
+// holds the lock.
+func (s *soft) touch(e *session) {
+	for _, m := range e.report.Moves {
+		s.dirty[m.Partition] = struct{}{}
+	}
+	for p := range e.stuck {
+		s.dirty[p] = struct{}{}
+	}
+}
+
+// progress is what the node reported of a move towards it; zero when it did not.
+func (e *session) progress(a cluster.Assignment) cluster.MoveProgress {
+	for _, m := range e.report.Moves {
+		if m.Partition == a.Partition && m.MoveID == a.MoveID {
+			return m
+		}
+	}
+	return cluster.MoveProgress{}
 }
 
 // progress finds what a move's destination reported of it. The caller holds the lock.

@@ -113,6 +113,7 @@ func (c *Controller) judgeSoft(s *Status, j *judge, w world, now time.Time) {
 	} else if c.soft.waiting > 0 {
 		j.add(Moving, "", "%d moves wait for a slot", c.soft.waiting)
 	}
+	c.soft.judgeHold(j, w)
 	for _, n := range w.nodes {
 		if !n.Draining {
 			continue

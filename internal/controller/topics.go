@@ -54,7 +54,7 @@ func (c *Controller) CreateTopic(ctx context.Context, name string, partitions ui
 
 // place returns the owner of each partition.
 func (c *Controller) place(partitions uint32, parent string) ([]string, error) {
-	w := c.readWorld()
+	w, now := c.readSummary(), time.Now()
 	var parentID cluster.TopicID
 	for _, t := range w.topics {
 		if t.Name == parent {
@@ -64,8 +64,14 @@ func (c *Controller) place(partitions uint32, parent string) ([]string, error) {
 	if parent != "" && parentID == 0 {
 		return nil, cluster.NotFound("parent topic %s does not exist", parent)
 	}
-	ids, err := planner.Place(c.view(w, time.Now(), true), planner.LimitsOf(w.settings),
-		planner.Request{Count: int(partitions), Parent: parentID})
+	c.soft.Lock()
+	c.observeAll(w.nodes, now)
+	c.soft.Unlock()
+	if err := c.follow(w, now); err != nil {
+		return nil, err
+	}
+	ids, err := c.board.planner.Place(planner.LimitsOf(w.settings),
+		planner.Request{Count: int(partitions), Parent: parentID, OnSettling: true})
 	if err != nil {
 		return nil, err
 	}

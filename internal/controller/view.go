@@ -25,21 +25,27 @@ type world struct {
 func (c *Controller) readWorld() world {
 	var w world
 	c.machine.Read(func(r fsm.Reader) {
-		w = world{
-			revision: r.Revision(), nodes: r.Nodes(), assignments: r.Assignments(), settings: r.Settings(),
-			controllers: r.Controllers(), topics: map[cluster.TopicID]cluster.Topic{},
-			owned: map[cluster.NodeID]int{}, removal: map[cluster.NodeID][]string{},
-		}
-		for _, t := range r.Topics() {
-			w.topics[t.ID] = t
-		}
-		for _, n := range w.nodes {
-			w.owned[n.ID] = r.Owned(n.ID)
-			if n.Draining {
-				w.removal[n.ID] = r.RemovalBlockers(n.ID)
-			}
-		}
+		w = summary(r)
+		w.assignments = r.Assignments()
 	})
+	return w
+}
+
+func summary(r fsm.Reader) world {
+	w := world{
+		revision: r.Revision(), nodes: r.Nodes(), settings: r.Settings(),
+		controllers: r.Controllers(), topics: map[cluster.TopicID]cluster.Topic{},
+		owned: map[cluster.NodeID]int{}, removal: map[cluster.NodeID][]string{},
+	}
+	for _, t := range r.Topics() {
+		w.topics[t.ID] = t
+	}
+	for _, n := range w.nodes {
+		w.owned[n.ID] = r.Owned(n.ID)
+		if n.Draining {
+			w.removal[n.ID] = r.RemovalBlockers(n.ID)
+		}
+	}
 	return w
 }
 
@@ -71,75 +77,61 @@ func (w world) node(id cluster.NodeID) (cluster.Node, bool) {
 	return cluster.Node{}, false
 }
 
-// view is what the planner sees. With placing, nodes that joined a moment ago receive as well: a new
-// topic moves nothing.
+// readSummary is readWorld without the assignments, of which there may be millions.
+func (c *Controller) readSummary() world {
+	var w world
+	c.machine.Read(func(r fsm.Reader) { w = summary(r) })
+	return w
+}
+
+// view is what the planner sees, for a plan that is not carried out. With placing, nodes that joined a moment ago
+// receive as well: a new topic moves nothing.
 func (c *Controller) view(w world, now time.Time, placing bool) planner.View {
 	s := &c.soft
 	s.Lock()
 	defer s.Unlock()
 	c.observeAll(w.nodes, now)
-	delay := w.settings.RebalanceDelay
-	if placing {
-		delay = 0
-	}
 	v := planner.View{
 		Nodes:      make([]planner.Node, 0, len(w.nodes)),
 		Partitions: make([]planner.Partition, 0, len(w.assignments)),
 	}
-	dead := map[cluster.NodeID]bool{}
 	for _, n := range w.nodes {
-		e := s.of(n.ID)
-		alive := n.Status == cluster.NodeAlive
-		dead[n.ID] = !alive
-		v.Nodes = append(v.Nodes, planner.Node{
-			ID: n.ID, Alive: alive, Draining: n.Draining, Zone: n.Zone,
-			Settling:  alive && s.settling(e, now, c.cfg.LeaseTTL, delay),
-			DiskTotal: e.report.DiskTotal, DiskFree: e.report.DiskFree,
-		})
+		p := c.planned(n, w.settings, now)
+		p.Settling = p.Settling && !placing
+		v.Nodes = append(v.Nodes, p)
 	}
-	staged := s.staged()
 	for _, a := range w.assignments {
-		p := planner.Partition{
-			ID: a.Partition, Owner: a.Owner, Target: a.Target, Epoch: a.Epoch,
-			Parent: w.topics[a.Partition.Topic].Parent, Bytes: s.sizes[a.Partition],
-		}
-		if a.Moving() {
-			m := staged[moveKey{a.Partition, a.MoveID}]
-			p.Staged, p.Bytes = m.Done, max(p.Bytes, m.Total)
-			e := s.sessions[a.Target]
-			p.Stuck = dead[a.Owner] || (e != nil && e.stuck[a.Partition] == a.MoveID)
-		}
-		v.Partitions = append(v.Partitions, p)
+		v.Partitions = append(v.Partitions, s.planned(a, w.topics[a.Partition.Topic].Parent, w.settings.MoveCooldown, now))
 	}
 	return v
 }
 
-type moveKey struct {
-	partition cluster.PartitionID
-	move      cluster.MoveID
-}
-
-// staged indexes what destinations report. The caller holds the lock.
-func (s *soft) staged() map[moveKey]cluster.MoveProgress {
-	out := map[moveKey]cluster.MoveProgress{}
-	for _, e := range s.sessions {
-		for _, m := range e.report.Moves {
-			out[moveKey{m.Partition, m.MoveID}] = m
+// planned is a partition as the planner sees it. The caller holds the lock.
+func (s *soft) planned(a cluster.Assignment, parent cluster.TopicID, cooldown time.Duration, now time.Time) planner.Partition {
+	p := planner.Partition{
+		ID: a.Partition, Owner: a.Owner, Target: a.Target, Epoch: a.Epoch, Parent: parent, Bytes: s.sizes[a.Partition],
+		// A time in the future is not believed: some leader's clock was wrong.
+		Cooling: coolUntil(a, cooldown).After(now) && !a.MovedAt.After(now),
+	}
+	if a.Moving() {
+		if e := s.sessions[a.Target]; e != nil {
+			p.Stuck = e.stuck[a.Partition] == a.MoveID
+			m := e.progress(a)
+			p.Staged, p.Bytes = m.Done, max(p.Bytes, m.Total)
 		}
 	}
-	return out
+	// What was proposed and is not answered yet counts as done: it must not be planned once more. If it fails, the
+	// partition is taken over again as it is.
+	if q := s.proposed[a.Partition]; q != nil && q.Epoch == a.Epoch {
+		p.Target, p.Stuck, p.Staged = q.To, false, 0
+	}
+	return p
 }
 
-// prune forgets sizes of partitions that are gone. The caller holds no lock.
-func (c *Controller) prune(w world) {
-	c.soft.Lock()
-	defer c.soft.Unlock()
-	if len(c.soft.sizes) <= len(w.assignments) {
-		return
+// coolUntil is when a partition that moved may move again for balance; zero when it may.
+func coolUntil(a cluster.Assignment, cooldown time.Duration) time.Time {
+	if a.MovedAt.IsZero() || cooldown <= 0 {
+		return time.Time{}
 	}
-	for p := range c.soft.sizes {
-		if _, ok := w.assignment(p); !ok {
-			delete(c.soft.sizes, p)
-		}
-	}
+	return a.MovedAt.Add(cooldown)
 }
