@@ -79,7 +79,7 @@ func hashOf(s string) []byte {
 	return h[:]
 }
 
-// run parses "verb key=value …" and applies it.
+// run parses "verb key=value …" and applies it. Each takes at=seconds, the proposer's clock, and req=id.
 //
 //	register id store inc | dead id inc [hwm=index:offset] | drain id [off] | remove id inc
 //	create name owners=a,b | delete topic
@@ -111,6 +111,9 @@ func (s *script) run(line string) string {
 	_, off := arg["off"]
 	_, loss := arg["loss"]
 	cmd := &storagev1.Command{NowUnixNano: 1e9, RequestId: arg["req"]}
+	if arg["at"] != "" {
+		cmd.NowUnixNano = int64(num("at")) * 1e9
+	}
 	switch fields[0] {
 	case "register":
 		cmd.Command = &storagev1.Command_RegisterNode{RegisterNode: &storagev1.RegisterNode{

@@ -14,7 +14,9 @@
 //     arrived, the state machine holds that incarnation alive, and no verdict on it is outstanding. A verdict
 //     is marked outstanding before it is proposed. A new leader gives every node a full dead_after.
 //   - Planning is level-triggered: a plan that was lost, refused or overtaken is made again from the state.
-//     Each target is a compare-and-swap on owner, target and epoch.
+//     Each target is a compare-and-swap on owner, target and epoch. A round does not wait for its proposals: what is
+//     not answered yet counts as done.
+//   - What serves balance alone holds while more than max_away_percent of the nodes are dead or silent.
 //   - A draining node leaves only when it owns nothing, is target of nothing, refuses produce with an empty
 //     ingress queue (as its present incarnation reported since), has nothing in quarantine, and every
 //     copy that it gave away was opened. Its co-located voter leaves first, behind the guards.
@@ -33,9 +35,10 @@
 // # Concurrency
 //
 // All methods are safe for concurrent use. Rounds, placements, drains, settings and membership changes
-// are serialized (work); soft state has its own, never held across a call.
+// are serialized (work); soft state has its own lock, never held across a call. Proposals of a plan run beside the
+// rounds, at most maxProposals; Run waits for them at its end.
 //
 // Files: config.go, controller.go (the loop), propose.go, soft.go (soft state and leases), heartbeat.go,
-// view.go (what the planner sees), plan.go, drain.go (decommission), members.go (controllers), guard.go
+// view.go (what the planner sees), board.go (the same, kept), plan.go, hold.go (when nothing moves for balance), drain.go (decommission), members.go (controllers), guard.go
 // (pure guards), topics.go (placement, settings), status.go (what operators see), metrics.go.
 package controller

@@ -126,6 +126,7 @@ func NodeToProto(n cluster.Node) *planev1.Node {
 
 		CapacityWeight: n.Weight,
 		Flaps:          n.Flaps,
+		AliveSince:     TimeToProto(n.AliveSince),
 	}
 }
 
@@ -147,6 +148,8 @@ func NodeFromProto(n *planev1.Node) cluster.Node {
 
 		Weight: n.GetCapacityWeight(),
 		Flaps:  n.GetFlaps(),
+
+		AliveSince: TimeFromProto(n.GetAliveSince()),
 	}
 }
 

@@ -47,6 +47,7 @@ func (g gen) clusterNode() cluster.Node {
 		Address: g.str("addr"), Zone: g.str("zone"), Draining: g.bool("drain"), DrainReason: g.str("why"),
 		Status: rapid.SampledFrom([]cluster.NodeStatus{cluster.NodeAlive, cluster.NodeDead}).Draw(g.t, "status"),
 		Voter:  cluster.ControllerName(g.str("voter")), DeadAt: g.time("dead"), JoinedAt: g.time("joined"),
+		Weight: g.u32("weight"), Flaps: g.u32("flaps"), AliveSince: g.time("alive since"),
 	}
 	for range rapid.IntRange(0, 3).Draw(g.t, "hwms") {
 		n.DeadHWMs = append(n.DeadHWMs, cluster.PartitionOffset{Partition: g.partition(), Offset: cluster.Offset(g.u64("off"))})
@@ -66,6 +67,7 @@ func (g gen) assignment() cluster.Assignment {
 		Partition: g.partition(), Owner: g.node("owner"), Target: g.node("target"), Epoch: cluster.Epoch(g.u64("epoch")),
 		MoveID: cluster.MoveID(g.u64("move")), Handoff: cluster.Handoff(g.u32("handoff")), Granted: g.bool("granted"),
 		Opened: g.bool("opened"), Reason: g.str("reason"), MoveStartedAt: g.time("started"),
+		MovedAt: g.time("moved"),
 		OwnerEpoch: cluster.Epoch(g.u64("owner epoch")),
 	}
 }
@@ -116,6 +118,7 @@ func (g gen) settings() cluster.Settings {
 		FreezeBudget: g.duration("c"), MaxPasses: g.u32("d"), StallPasses: g.u32("e"), HandoffTTL: g.duration("f"),
 		ReclaimAfter: g.duration("g"), ForcePromoteAfter: g.duration("h"), RebalanceDelay: g.duration("i"),
 		RebalancePaused: g.bool("j"), MinVoters: g.u32("k"), HighDiskPercent: g.u32("l"),
+		MoveCooldown: g.duration("m2"), MaxAwayPercent: g.u32("n2"),
 	}
 }
 

@@ -294,7 +294,9 @@ type Node struct {
 	CapacityWeight uint32 `protobuf:"varint,20,opt,name=capacity_weight,json=capacityWeight,proto3" json:"capacity_weight,omitempty"`
 	// Verdicts in a row that each came within an hour after the return from the one before. Each doubles
 	// rebalance_delay for this node.
-	Flaps         uint32 `protobuf:"varint,21,opt,name=flaps,proto3" json:"flaps,omitempty"`
+	Flaps uint32 `protobuf:"varint,21,opt,name=flaps,proto3" json:"flaps,omitempty"`
+	// When it joined, or came back from the last verdict.
+	AliveSince    *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=alive_since,json=aliveSince,proto3" json:"alive_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -425,6 +427,13 @@ func (x *Node) GetFlaps() uint32 {
 		return x.Flaps
 	}
 	return 0
+}
+
+func (x *Node) GetAliveSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AliveSince
+	}
+	return nil
 }
 
 // PartitionOffset is an offset in a partition.
@@ -1674,7 +1683,7 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\tPartition\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\x04R\atopicId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x14\n" +
-	"\x05topic\x18\x03 \x01(\tR\x05topic\"\xfc\x03\n" +
+	"\x05topic\x18\x03 \x01(\tR\x05topic\"\xb9\x04\n" +
 	"\x04Node\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\tR\astoreId\x12 \n" +
@@ -1690,7 +1699,9 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\tjoined_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\bjoinedAt\x12;\n" +
 	"\tdead_hwms\x18\f \x03(\v2\x1e.naradplane.v1.PartitionOffsetR\bdeadHwms\x12'\n" +
 	"\x0fcapacity_weight\x18\x14 \x01(\rR\x0ecapacityWeight\x12\x14\n" +
-	"\x05flaps\x18\x15 \x01(\rR\x05flaps\"a\n" +
+	"\x05flaps\x18\x15 \x01(\rR\x05flaps\x12;\n" +
+	"\valive_since\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"aliveSince\"a\n" +
 	"\x0fPartitionOffset\x126\n" +
 	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\"\xff\x01\n" +
@@ -1885,42 +1896,43 @@ var file_naradplane_v1_types_proto_depIdxs = []int32{
 	15, // 1: naradplane.v1.Node.dead_at:type_name -> google.protobuf.Timestamp
 	15, // 2: naradplane.v1.Node.joined_at:type_name -> google.protobuf.Timestamp
 	5,  // 3: naradplane.v1.Node.dead_hwms:type_name -> naradplane.v1.PartitionOffset
-	3,  // 4: naradplane.v1.PartitionOffset.partition:type_name -> naradplane.v1.Partition
-	16, // 5: naradplane.v1.Topic.retention:type_name -> google.protobuf.Duration
-	15, // 6: naradplane.v1.Topic.created_at:type_name -> google.protobuf.Timestamp
-	3,  // 7: naradplane.v1.Assignment.partition:type_name -> naradplane.v1.Partition
-	15, // 8: naradplane.v1.Assignment.move_started_at:type_name -> google.protobuf.Timestamp
-	15, // 9: naradplane.v1.Assignment.moved_at:type_name -> google.protobuf.Timestamp
-	3,  // 10: naradplane.v1.Outcome.partition:type_name -> naradplane.v1.Partition
-	1,  // 11: naradplane.v1.Outcome.kind:type_name -> naradplane.v1.OutcomeKind
-	16, // 12: naradplane.v1.MoveStats.duration:type_name -> google.protobuf.Duration
-	16, // 13: naradplane.v1.MoveStats.freeze:type_name -> google.protobuf.Duration
-	3,  // 14: naradplane.v1.MoveRecord.partition:type_name -> naradplane.v1.Partition
-	1,  // 15: naradplane.v1.MoveRecord.kind:type_name -> naradplane.v1.OutcomeKind
-	15, // 16: naradplane.v1.MoveRecord.started_at:type_name -> google.protobuf.Timestamp
-	15, // 17: naradplane.v1.MoveRecord.ended_at:type_name -> google.protobuf.Timestamp
-	9,  // 18: naradplane.v1.MoveRecord.stats:type_name -> naradplane.v1.MoveStats
-	3,  // 19: naradplane.v1.MoveProgress.partition:type_name -> naradplane.v1.Partition
-	2,  // 20: naradplane.v1.MoveProgress.phase:type_name -> naradplane.v1.MovePhase
-	16, // 21: naradplane.v1.Settings.freeze_budget:type_name -> google.protobuf.Duration
-	16, // 22: naradplane.v1.Settings.handoff_ttl:type_name -> google.protobuf.Duration
-	16, // 23: naradplane.v1.Settings.reclaim_after:type_name -> google.protobuf.Duration
-	16, // 24: naradplane.v1.Settings.force_promote_after:type_name -> google.protobuf.Duration
-	16, // 25: naradplane.v1.Settings.rebalance_delay:type_name -> google.protobuf.Duration
-	16, // 26: naradplane.v1.Settings.move_cooldown:type_name -> google.protobuf.Duration
-	4,  // 27: naradplane.v1.Change.node:type_name -> naradplane.v1.Node
-	6,  // 28: naradplane.v1.Change.topic:type_name -> naradplane.v1.Topic
-	7,  // 29: naradplane.v1.Change.assignment:type_name -> naradplane.v1.Assignment
-	3,  // 30: naradplane.v1.Change.assignment_removed:type_name -> naradplane.v1.Partition
-	8,  // 31: naradplane.v1.Change.outcome:type_name -> naradplane.v1.Outcome
-	8,  // 32: naradplane.v1.Change.outcome_removed:type_name -> naradplane.v1.Outcome
-	12, // 33: naradplane.v1.Change.settings:type_name -> naradplane.v1.Settings
-	13, // 34: naradplane.v1.Change.controller:type_name -> naradplane.v1.Controller
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	15, // 4: naradplane.v1.Node.alive_since:type_name -> google.protobuf.Timestamp
+	3,  // 5: naradplane.v1.PartitionOffset.partition:type_name -> naradplane.v1.Partition
+	16, // 6: naradplane.v1.Topic.retention:type_name -> google.protobuf.Duration
+	15, // 7: naradplane.v1.Topic.created_at:type_name -> google.protobuf.Timestamp
+	3,  // 8: naradplane.v1.Assignment.partition:type_name -> naradplane.v1.Partition
+	15, // 9: naradplane.v1.Assignment.move_started_at:type_name -> google.protobuf.Timestamp
+	15, // 10: naradplane.v1.Assignment.moved_at:type_name -> google.protobuf.Timestamp
+	3,  // 11: naradplane.v1.Outcome.partition:type_name -> naradplane.v1.Partition
+	1,  // 12: naradplane.v1.Outcome.kind:type_name -> naradplane.v1.OutcomeKind
+	16, // 13: naradplane.v1.MoveStats.duration:type_name -> google.protobuf.Duration
+	16, // 14: naradplane.v1.MoveStats.freeze:type_name -> google.protobuf.Duration
+	3,  // 15: naradplane.v1.MoveRecord.partition:type_name -> naradplane.v1.Partition
+	1,  // 16: naradplane.v1.MoveRecord.kind:type_name -> naradplane.v1.OutcomeKind
+	15, // 17: naradplane.v1.MoveRecord.started_at:type_name -> google.protobuf.Timestamp
+	15, // 18: naradplane.v1.MoveRecord.ended_at:type_name -> google.protobuf.Timestamp
+	9,  // 19: naradplane.v1.MoveRecord.stats:type_name -> naradplane.v1.MoveStats
+	3,  // 20: naradplane.v1.MoveProgress.partition:type_name -> naradplane.v1.Partition
+	2,  // 21: naradplane.v1.MoveProgress.phase:type_name -> naradplane.v1.MovePhase
+	16, // 22: naradplane.v1.Settings.freeze_budget:type_name -> google.protobuf.Duration
+	16, // 23: naradplane.v1.Settings.handoff_ttl:type_name -> google.protobuf.Duration
+	16, // 24: naradplane.v1.Settings.reclaim_after:type_name -> google.protobuf.Duration
+	16, // 25: naradplane.v1.Settings.force_promote_after:type_name -> google.protobuf.Duration
+	16, // 26: naradplane.v1.Settings.rebalance_delay:type_name -> google.protobuf.Duration
+	16, // 27: naradplane.v1.Settings.move_cooldown:type_name -> google.protobuf.Duration
+	4,  // 28: naradplane.v1.Change.node:type_name -> naradplane.v1.Node
+	6,  // 29: naradplane.v1.Change.topic:type_name -> naradplane.v1.Topic
+	7,  // 30: naradplane.v1.Change.assignment:type_name -> naradplane.v1.Assignment
+	3,  // 31: naradplane.v1.Change.assignment_removed:type_name -> naradplane.v1.Partition
+	8,  // 32: naradplane.v1.Change.outcome:type_name -> naradplane.v1.Outcome
+	8,  // 33: naradplane.v1.Change.outcome_removed:type_name -> naradplane.v1.Outcome
+	12, // 34: naradplane.v1.Change.settings:type_name -> naradplane.v1.Settings
+	13, // 35: naradplane.v1.Change.controller:type_name -> naradplane.v1.Controller
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_naradplane_v1_types_proto_init() }
