@@ -67,7 +67,7 @@ func (g gen) assignment() cluster.Assignment {
 		Partition: g.partition(), Owner: g.node("owner"), Target: g.node("target"), Epoch: cluster.Epoch(g.u64("epoch")),
 		MoveID: cluster.MoveID(g.u64("move")), Handoff: cluster.Handoff(g.u32("handoff")), Granted: g.bool("granted"),
 		Opened: g.bool("opened"), Reason: g.str("reason"), MoveStartedAt: g.time("started"),
-		MovedAt: g.time("moved"),
+		MovedAt:    g.time("moved"),
 		OwnerEpoch: cluster.Epoch(g.u64("owner epoch")),
 	}
 }
