@@ -91,8 +91,8 @@ func (st *state) endMove(a cluster.Assignment, kind cluster.OutcomeKind, o clust
 	// To have been cancelled is what a forgotten move amounts to for both of its sides: the owner goes on, the
 	// target lets go. So one such record of a partition is kept, for who asks soon; a source that never learned of
 	// its move would report none of them.
-	for _, old := range st.outcomesWhere(func(x cluster.Outcome) bool {
-		return x.Partition == a.Partition && x.Kind == cluster.OutcomeCancelled
+	for _, old := range st.outcomesOf(a.Partition, func(x cluster.Outcome) bool {
+		return x.Kind == cluster.OutcomeCancelled
 	}) {
 		st.dropOutcome(old)
 	}
@@ -299,8 +299,8 @@ func (st *state) reportOpened(c *storagev1.ReportOpened) Result {
 	current := a.Owner == id && a.OwnerEpoch == epoch
 	// C80: only a report about this very ownership lets the source delete its copy. An owner that was
 	// opened vouches for all ownerships before it, since its copy descends from theirs.
-	for _, o := range st.outcomesWhere(func(o cluster.Outcome) bool {
-		return o.Partition == p && o.Kind != cluster.OutcomeCancelled && !o.Opened &&
+	for _, o := range st.outcomesOf(p, func(o cluster.Outcome) bool {
+		return o.Kind != cluster.OutcomeCancelled && !o.Opened &&
 			(o.Destination == id && o.Epoch == epoch || current && o.Epoch <= epoch)
 	}) {
 		o.Opened = true

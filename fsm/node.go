@@ -181,7 +181,7 @@ func (st *state) removeNode(c *storagev1.RemoveNode) Result {
 		return refused(cluster.Errorf(cluster.ReasonStaleIncarnation,
 			"node %s has incarnation %d, not %d", id, n.Incarnation, c.GetIncarnation()))
 	}
-	outcomes := st.outcomesWhere(func(o cluster.Outcome) bool { return o.Source == id })
+	outcomes := st.outcomesFrom(id)
 	if blockers := st.removalBlockers(n, outcomes); len(blockers) > 0 {
 		err := cluster.Errorf(cluster.ReasonBlocked, "node %s can't be removed: %s", id, blockers[0])
 		err.Blockers = blockers

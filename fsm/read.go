@@ -101,7 +101,7 @@ func (r Reader) RemovalBlockers(id cluster.NodeID) []string {
 	if !ok {
 		return nil
 	}
-	return r.st.removalBlockers(n, r.st.outcomesWhere(func(o cluster.Outcome) bool { return o.Source == id }))
+	return r.st.removalBlockers(n, r.st.outcomesFrom(id))
 }
 
 // Settings returns the live settings.

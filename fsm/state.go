@@ -39,12 +39,14 @@ type state struct {
 	nextRaftID  uint64
 
 	// Derived from the above.
-	owned    map[cluster.NodeID]int
-	inbound  map[cluster.NodeID]int
-	granted  map[cluster.PartitionID]struct{}
-	requests map[string]*storagev1.ResultRecord
-	recent   []cluster.RevisionChanges // the newest revisions, without a gap
-	ended    []endedMove               // oldest first
+	outcomesAt map[cluster.PartitionID][]cluster.MoveID   // looked up, never iterated
+	outcomesBy map[cluster.NodeID]map[outcomeKey]struct{} // by source
+	owned      map[cluster.NodeID]int
+	inbound    map[cluster.NodeID]int
+	granted    map[cluster.PartitionID]struct{}
+	requests   map[string]*storagev1.ResultRecord
+	recent     []cluster.RevisionChanges // the newest revisions, without a gap
+	ended      []endedMove               // oldest first
 
 	// The command under way.
 	batch   *pebble.Batch
@@ -64,7 +66,8 @@ func newState(limit uint64) *state {
 		limit: limit, settings: cluster.DefaultSettings(), nextRaftID: 1,
 		nodes: map[cluster.NodeID]cluster.Node{}, topics: map[cluster.TopicID]cluster.Topic{},
 		topicNames: map[string]cluster.TopicID{}, assignments: map[cluster.TopicID][]cluster.Assignment{},
-		outcomes: map[outcomeKey]cluster.Outcome{}, controllers: map[cluster.ControllerName]cluster.Controller{},
+		outcomes: map[outcomeKey]cluster.Outcome{}, outcomesAt: map[cluster.PartitionID][]cluster.MoveID{},
+		outcomesBy: map[cluster.NodeID]map[outcomeKey]struct{}{}, controllers: map[cluster.ControllerName]cluster.Controller{},
 		owned: map[cluster.NodeID]int{}, inbound: map[cluster.NodeID]int{},
 		granted: map[cluster.PartitionID]struct{}{}, requests: map[string]*storagev1.ResultRecord{},
 	}
@@ -229,16 +232,64 @@ func (st *state) count(a cluster.Assignment, by int) {
 }
 
 func (st *state) putOutcome(o cluster.Outcome) {
-	st.outcomes[outcomeKey{o.Partition, o.MoveID}] = o
+	st.holdOutcome(o)
 	st.set(keyOutcome(o.Partition, o.MoveID), marshal(outcomeRecord(o)))
 	st.change(cluster.Change{Outcome: &o})
 }
 
 func (st *state) dropOutcome(o cluster.Outcome) {
-	delete(st.outcomes, outcomeKey{o.Partition, o.MoveID})
+	st.releaseOutcome(o)
 	st.delete(keyOutcome(o.Partition, o.MoveID))
 	st.change(cluster.Change{OutcomeRemoved: &cluster.OutcomeKey{
 		Partition: o.Partition, MoveID: o.MoveID, Source: o.Source, Destination: o.Destination}})
+}
+
+// holdOutcome adds or replaces an outcome in memory.
+func (st *state) holdOutcome(o cluster.Outcome) {
+	k := outcomeKey{o.Partition, o.MoveID}
+	if _, ok := st.outcomes[k]; !ok {
+		st.outcomesAt[o.Partition] = append(st.outcomesAt[o.Partition], o.MoveID)
+		if st.outcomesBy[o.Source] == nil {
+			st.outcomesBy[o.Source] = map[outcomeKey]struct{}{}
+		}
+		st.outcomesBy[o.Source][k] = struct{}{}
+	}
+	st.outcomes[k] = o
+}
+
+func (st *state) releaseOutcome(o cluster.Outcome) {
+	k := outcomeKey{o.Partition, o.MoveID}
+	delete(st.outcomes, k)
+	at := slices.DeleteFunc(st.outcomesAt[o.Partition], func(m cluster.MoveID) bool { return m == o.MoveID })
+	if st.outcomesAt[o.Partition] = at; len(at) == 0 {
+		delete(st.outcomesAt, o.Partition)
+	}
+	if delete(st.outcomesBy[o.Source], k); len(st.outcomesBy[o.Source]) == 0 {
+		delete(st.outcomesBy, o.Source)
+	}
+}
+
+// outcomesOf returns the outcomes of one partition that match, by move. Moves end all the time: it must not look at
+// those of all partitions.
+func (st *state) outcomesOf(p cluster.PartitionID, match func(cluster.Outcome) bool) []cluster.Outcome {
+	var out []cluster.Outcome
+	for _, m := range st.outcomesAt[p] {
+		if o := st.outcomes[outcomeKey{p, m}]; match(o) {
+			out = append(out, o)
+		}
+	}
+	slices.SortFunc(out, compareOutcomes)
+	return out
+}
+
+// outcomesFrom returns the outcomes with a node as source, ordered by partition and move.
+func (st *state) outcomesFrom(id cluster.NodeID) []cluster.Outcome {
+	var out []cluster.Outcome
+	for k := range st.outcomesBy[id] {
+		out = append(out, st.outcomes[k])
+	}
+	slices.SortFunc(out, compareOutcomes)
+	return out
 }
 
 // outcomesWhere returns the outcomes that match, ordered by partition and move.
@@ -315,7 +366,7 @@ func (st *state) loadKey(key, value []byte) error {
 	case prefixOutcome:
 		return loadRecord(value, &storagev1.OutcomeRecord{}, func(r *storagev1.OutcomeRecord) {
 			o := outcome(r)
-			st.outcomes[outcomeKey{o.Partition, o.MoveID}] = o
+			st.holdOutcome(o)
 		})
 	case prefixSettings:
 		return loadRecord(value, &storagev1.SettingsRecord{}, func(r *storagev1.SettingsRecord) { st.settings = settings(r) })
