@@ -80,6 +80,10 @@ bench: build ## measure freezes and copies by partition size
 	@CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/bench ./test/bench
 	@$(BIN)/bench --release $(BIN)/naradctl-plane $(BENCH)
 
+.PHONY: scale
+scale: ## what planning costs with up to 10,000 nodes and 10 million partitions, by a model
+	@$(GO) run ./test/scale $(SCALE)
+
 .PHONY: generate
 generate: ## regenerate Go from proto/
 	$(BUF) generate

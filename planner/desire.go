@@ -147,7 +147,7 @@ func (s *state) sweepSurplus(st stage) {
 			return
 		}
 		t := &s.topics[ti]
-		if st.from == besideRelated && !t.related {
+		if st.from == besideRelated && (!t.related || st.to != belowFloor && s.paired == 0) {
 			continue
 		}
 		s.enter(t)
@@ -164,6 +164,7 @@ func (s *state) sweepSurplus(st stage) {
 				if s.relate(int32(ti), i); s.beside(n) != together {
 					continue
 				}
+				s.paired++
 			}
 			if s.try(int32(ti), i, below, st.near) != crowded {
 				misses = 0

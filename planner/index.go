@@ -63,6 +63,7 @@ type state struct {
 	leaving   int // leaving partitions not placed yet
 	surplus   int // partitions still to shed from nodes above their share
 	unsettles int // unsettled home partitions
+	paired    int // partitions that were found beside a related one; the first sweep for them looks at all
 
 	// Of the topic being worked on: its partitions by node and by zone.
 	tcnt []int32

@@ -31,7 +31,7 @@ func (s *state) shares() {
 	for i := range s.nodes {
 		s.low[i], s.excess[i], s.plus[i] = none, 0, false
 	}
-	s.surplus = 0
+	s.surplus, s.paired = 0, 0
 	s.divide()
 	var above []int32
 	s.open = s.open[:0]
