@@ -85,13 +85,13 @@ scale: ## what planning costs with up to 10,000 nodes and 10 million partitions,
 	@$(GO) run ./test/scale $(SCALE)
 
 .PHONY: generate
-generate: ## regenerate Go from proto/
+generate: ## regenerate Go and the OpenAPI document from proto/
 	$(BUF) generate
 
 .PHONY: generate-check
 generate-check:
 	@tmp=$$(mktemp -d) && trap 'rm -rf $$tmp' EXIT && $(BUF) generate -o $$tmp && \
-	(cd $$tmp/proto && find . -name '*.go' | while read f; do cmp -s $$f $(CURDIR)/proto/$$f || { echo "stale: proto/$$f (run make generate)"; exit 1; }; done)
+	(cd $$tmp/proto && find . -name '*.go' -o -name '*.yaml' | while read f; do cmp -s $$f $(CURDIR)/proto/$$f || { echo "stale: proto/$$f (run make generate)"; exit 1; }; done)
 
 .PHONY: clean
 clean: ## remove bin/

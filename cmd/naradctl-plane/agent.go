@@ -15,6 +15,7 @@ import (
 	"github.com/naradctl/naradctl-plane/internal/apierr"
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 	"github.com/naradctl/naradctl-plane/internal/config"
+	"github.com/naradctl/naradctl-plane/internal/rest"
 	"github.com/naradctl/naradctl-plane/nodeagent"
 	"github.com/naradctl/naradctl-plane/nodeagent/dataplane"
 	"github.com/naradctl/naradctl-plane/nodeagent/partitionlog"
@@ -122,9 +123,13 @@ func (n *agentNode) handler(metrics http.Handler) (http.Handler, error) {
 	server := connect.NewServer()
 	n.plane.Register(server)
 	n.agent.Handlers(mux, server)
-	if err := mountRPC(mux, server, n.ready, nodev1connect.DataServiceName); err != nil {
+	services, err := rest.NewHandler(rest.Options{
+		Server: server, MaxBytes: maxRequestBytes, Ready: n.ready, REST: []string{nodev1connect.DataServiceName},
+	})
+	if err != nil {
 		return nil, err
 	}
+	mux.Handle("/", services)
 	mountHealth(mux, n.ready)
 	mountCommon(mux, metrics)
 	return mux, nil

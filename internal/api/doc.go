@@ -28,5 +28,5 @@
 // Server is safe for concurrent use. It starts no goroutines; Close ends the watches.
 //
 // Files: server.go (routes), forward.go, errors.go, nodes.go, topics.go, clusterops.go, convert.go, watch.go,
-// filter.go, rest.go, health.go.
+// filter.go, data.go, health.go.
 package api

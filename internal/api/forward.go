@@ -7,17 +7,15 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"strconv"
-	"strings"
 	"time"
 
 	"connectrpc.com/connect/v2"
-	"connectrpc.com/connect/v2/connecthttp"
 	"go.uber.org/zap"
 
 	"github.com/naradctl/naradctl-plane/consensus"
 	"github.com/naradctl/naradctl-plane/fsm"
-	"github.com/naradctl/naradctl-plane/internal/apierr"
 	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/internal/rest"
 	"github.com/naradctl/naradctl-plane/proto/naradplane/v1/planev1connect"
 )
 
@@ -62,10 +60,24 @@ var leaderOnly = map[string]bool{
 	planev1connect.ClusterServiceTransferLeadershipProcedure: true,
 }
 
-// needsLeader says whether only the leader can answer a path. Everything under /v1/cluster is mutations
-// and soft state.
-func needsLeader(path string) bool {
-	return leaderOnly[path] || strings.HasPrefix(path, "/v1/cluster/")
+// leaderRoutes are the REST routes of the procedures that only the leader can answer.
+func leaderRoutes() *http.ServeMux {
+	mux := http.NewServeMux()
+	for procedure := range leaderOnly {
+		for _, p := range rest.Patterns(procedure) {
+			mux.HandleFunc(p, func(http.ResponseWriter, *http.Request) {})
+		}
+	}
+	return mux
+}
+
+// needsLeader says whether only the leader can answer a request.
+func (s *Server) needsLeader(r *http.Request) bool {
+	if leaderOnly[r.URL.Path] {
+		return true
+	}
+	_, pattern := s.leaderRoutes.Handler(r)
+	return pattern != ""
 }
 
 // h2c returns a transport that speaks HTTP/2 without TLS.
@@ -101,7 +113,7 @@ func (s *Server) forward(next http.Handler) http.Handler {
 		ErrorHandler:  s.forwardFailed,
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !needsLeader(r.URL.Path) || hops(r) >= maxHops {
+		if !s.needsLeader(r) || hops(r) >= maxHops {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -163,22 +175,9 @@ func (s *Server) forwardFailed(w http.ResponseWriter, r *http.Request, err error
 		// Never sent, so never applied.
 		e := cluster.Errorf(cluster.ReasonNoLeader, "the leader at %s can't be reached: %v", to, err)
 		e.RetryAfter = 500 * time.Millisecond
-		s.writeError(w, r, apierr.ToConnect(e))
+		rest.WriteError(w, r, e)
 		return
 	}
 	// Invariant I8: it may have been applied. No detail.
-	s.writeError(w, r, connect.NewError(connect.CodeUnavailable, "the connection to the leader broke: the outcome of the request is unknown"))
-}
-
-var errorWriter = connecthttp.NewErrorWriter()
-
-// writeError writes err in the format of the request's protocol.
-func (s *Server) writeError(w http.ResponseWriter, r *http.Request, err error) {
-	if strings.HasPrefix(r.URL.Path, "/v1/") {
-		writeREST(w, err)
-		return
-	}
-	if err := errorWriter.Write(w, r, err); err != nil {
-		s.log.Debug("error not written", zap.Error(err))
-	}
+	rest.WriteError(w, r, connect.NewError(connect.CodeUnavailable, "the connection to the leader broke: the outcome of the request is unknown"))
 }

@@ -11,8 +11,8 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"status": "ok"})
 }
 
-// readyz says whether this controller can answer requests, and why not.
-func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+// notReady says why this controller can't answer requests; nothing when it can.
+func (s *Server) notReady() []string {
 	reasons := []string{}
 	select {
 	case <-s.stopping:
@@ -31,6 +31,12 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 			reasons = append(reasons, "no leader is known")
 		}
 	}
+	return reasons
+}
+
+// readyz says whether this controller can answer requests, and why not.
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+	reasons := s.notReady()
 	status, code := "ready", http.StatusOK
 	if len(reasons) > 0 {
 		status, code = "not ready", http.StatusServiceUnavailable

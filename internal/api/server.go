@@ -7,14 +7,12 @@ import (
 	"time"
 
 	"connectrpc.com/connect/v2"
-	"connectrpc.com/connect/v2/connecthttp"
-	"connectrpc.com/grpchealth"
-	"connectrpc.com/grpcreflect/v2"
 	"go.uber.org/zap"
 
 	"github.com/naradctl/naradctl-plane/consensus"
 	"github.com/naradctl/naradctl-plane/fsm"
 	"github.com/naradctl/naradctl-plane/internal/controller"
+	"github.com/naradctl/naradctl-plane/internal/rest"
 	"github.com/naradctl/naradctl-plane/proto/naradplane/v1/planev1connect"
 )
 
@@ -51,7 +49,8 @@ type Server struct {
 	log     *zap.Logger
 	started time.Time
 	handler http.Handler
-	health  *grpchealth.StaticChecker
+	// leaderRoutes matches what is forwarded of REST.
+	leaderRoutes *http.ServeMux
 
 	watchers atomic.Int64
 	stopping chan struct{}
@@ -82,27 +81,22 @@ func New(d Deps) (*Server, error) {
 	if d.SnapshotPart <= 0 {
 		d.SnapshotPart = 1000
 	}
-	s := &Server{deps: d, log: d.Logger, started: time.Now(), stopping: make(chan struct{})}
+	s := &Server{deps: d, log: d.Logger, started: time.Now(), stopping: make(chan struct{}), leaderRoutes: leaderRoutes()}
 
 	rpc := connect.NewServer(d.Interceptors...)
 	planev1connect.RegisterNodeServiceHandler(rpc, nodeService{s})
 	planev1connect.RegisterTopicServiceHandler(rpc, topicService{s})
 	planev1connect.RegisterClusterServiceHandler(rpc, clusterService{s})
-	grpcreflect.Register(rpc)
-	mux := http.NewServeMux()
-	connecthttp.Mount(mux, rpc, connecthttp.WithReadMaxBytes(maxMessageBytes))
-
-	s.health = grpchealth.NewStaticChecker(
-		planev1connect.NodeServiceName, planev1connect.TopicServiceName, planev1connect.ClusterServiceName)
-	path, health := grpchealth.NewHandler(s.health)
-	mux.Handle(path, health)
-
-	rest, err := s.rest(mux)
+	services, err := rest.NewHandler(rest.Options{
+		Server: rpc, MaxBytes: maxMessageBytes, Ready: s.notReady,
+		REST: []string{planev1connect.ClusterServiceName, planev1connect.TopicServiceName},
+	})
 	if err != nil {
 		return nil, err
 	}
-	mux.Handle("/v1/cluster/", rest)
-	mux.HandleFunc("/v1/topics/", s.data)
+	mux := http.NewServeMux()
+	mux.Handle("/", services)
+	mux.HandleFunc("POST /v1/topics/{topic}/{verb}", s.data)
 	mux.HandleFunc("/naradnode.v1.DataService/", s.data)
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
@@ -116,12 +110,5 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.S
 // Close ends all watches, with an error that sends them to another controller, and makes health and
 // readiness say so. Requests are still served; the HTTP server's Shutdown waits for them.
 func (s *Server) Close() {
-	s.stopOnce.Do(func() {
-		for _, name := range []string{
-			"", planev1connect.NodeServiceName, planev1connect.TopicServiceName, planev1connect.ClusterServiceName,
-		} {
-			s.health.SetStatus(name, grpchealth.StatusNotServing)
-		}
-		close(s.stopping)
-	})
+	s.stopOnce.Do(func() { close(s.stopping) })
 }

@@ -739,12 +739,12 @@ const file_naradnode_v1_data_service_proto_rawDesc = "" +
 	"\x12visibility_timeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x11visibilityTimeout\"`\n" +
 	"\x0eExtendResponse\x12\x1a\n" +
 	"\bextended\x18\x01 \x01(\rR\bextended\x122\n" +
-	"\x06errors\x18\x02 \x03(\v2\x1a.naradnode.v1.ReceiptErrorR\x06errors2\x8f\x03\n" +
+	"\x06errors\x18\x02 \x03(\v2\x1a.naradnode.v1.ReceiptErrorR\x06errors2\xb5\x03\n" +
 	"\vDataService\x12m\n" +
 	"\aProduce\x12\x1c.naradnode.v1.ProduceRequest\x1a\x1d.naradnode.v1.ProduceResponse\"%\x82\xd3\xe4\x93\x02\x1f:\x01*\"\x1a/v1/topics/{topic}/produce\x12m\n" +
 	"\aConsume\x12\x1c.naradnode.v1.ConsumeRequest\x1a\x1d.naradnode.v1.ConsumeResponse\"%\x82\xd3\xe4\x93\x02\x1f:\x01*\"\x1a/v1/topics/{topic}/consume\x12]\n" +
-	"\x03Ack\x12\x18.naradnode.v1.AckRequest\x1a\x19.naradnode.v1.AckResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/topics/{topic}/ack\x12C\n" +
-	"\x06Extend\x12\x1b.naradnode.v1.ExtendRequest\x1a\x1c.naradnode.v1.ExtendResponseB>Z<github.com/naradctl/naradctl-plane/proto/naradnode/v1;nodev1b\x06proto3"
+	"\x03Ack\x12\x18.naradnode.v1.AckRequest\x1a\x19.naradnode.v1.AckResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/topics/{topic}/ack\x12i\n" +
+	"\x06Extend\x12\x1b.naradnode.v1.ExtendRequest\x1a\x1c.naradnode.v1.ExtendResponse\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/topics/{topic}/extendB>Z<github.com/naradctl/naradctl-plane/proto/naradnode/v1;nodev1b\x06proto3"
 
 var (
 	file_naradnode_v1_data_service_proto_rawDescOnce sync.Once

@@ -2404,23 +2404,23 @@ const file_naradplane_v1_cluster_service_proto_rawDesc = "" +
 	"\x16CLUSTER_VERDICT_MOVING\x10\x02\x12\x1c\n" +
 	"\x18CLUSTER_VERDICT_DEGRADED\x10\x03\x12\x1b\n" +
 	"\x17CLUSTER_VERDICT_STALLED\x10\x04\x12\x1d\n" +
-	"\x19CLUSTER_VERDICT_NO_LEADER\x10\x052\xe7\v\n" +
+	"\x19CLUSTER_VERDICT_NO_LEADER\x10\x052\xaf\x0e\n" +
 	"\x0eClusterService\x12\x7f\n" +
 	"\x10GetClusterStatus\x12&.naradplane.v1.GetClusterStatusRequest\x1a'.naradplane.v1.GetClusterStatusResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/cluster/status\x12q\n" +
 	"\vListMembers\x12!.naradplane.v1.ListMembersRequest\x1a\".naradplane.v1.ListMembersResponse\"\x1b\x82\xd3\xe4\x93\x02\x15\x12\x13/v1/cluster/members\x12i\n" +
 	"\tListMoves\x12\x1f.naradplane.v1.ListMovesRequest\x1a .naradplane.v1.ListMovesResponse\"\x19\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/cluster/moves\x12\x89\x01\n" +
 	"\fDecommission\x12\".naradplane.v1.DecommissionRequest\x1a#.naradplane.v1.DecommissionResponse\"0\x82\xd3\xe4\x93\x02*:\x01*\"%/v1/cluster/members/{id}/decommission\x12\x98\x01\n" +
-	"\x12CancelDecommission\x12(.naradplane.v1.CancelDecommissionRequest\x1a).naradplane.v1.CancelDecommissionResponse\"-\x82\xd3\xe4\x93\x02'*%/v1/cluster/members/{id}/decommission\x12N\n" +
-	"\tStartMove\x12\x1f.naradplane.v1.StartMoveRequest\x1a .naradplane.v1.StartMoveResponse\x12Q\n" +
+	"\x12CancelDecommission\x12(.naradplane.v1.CancelDecommissionRequest\x1a).naradplane.v1.CancelDecommissionResponse\"-\x82\xd3\xe4\x93\x02'*%/v1/cluster/members/{id}/decommission\x12|\n" +
+	"\tStartMove\x12\x1f.naradplane.v1.StartMoveRequest\x1a .naradplane.v1.StartMoveResponse\",\x82\xd3\xe4\x93\x02&:\x01*\"!/v1/cluster/moves/{topic}/{index}\x12|\n" +
 	"\n" +
-	"CancelMove\x12 .naradplane.v1.CancelMoveRequest\x1a!.naradplane.v1.CancelMoveResponse\x12T\n" +
-	"\vGetSettings\x12!.naradplane.v1.GetSettingsRequest\x1a\".naradplane.v1.GetSettingsResponse\x12]\n" +
-	"\x0eUpdateSettings\x12$.naradplane.v1.UpdateSettingsRequest\x1a%.naradplane.v1.UpdateSettingsResponse\x12`\n" +
-	"\x0fListControllers\x12%.naradplane.v1.ListControllersRequest\x1a&.naradplane.v1.ListControllersResponse\x12Z\n" +
-	"\rAddController\x12#.naradplane.v1.AddControllerRequest\x1a$.naradplane.v1.AddControllerResponse\x12c\n" +
-	"\x10RemoveController\x12&.naradplane.v1.RemoveControllerRequest\x1a'.naradplane.v1.RemoveControllerResponse\x12i\n" +
-	"\x12TransferLeadership\x12(.naradplane.v1.TransferLeadershipRequest\x1a).naradplane.v1.TransferLeadershipResponse\x12i\n" +
-	"\x12GetControllerState\x12(.naradplane.v1.GetControllerStateRequest\x1a).naradplane.v1.GetControllerStateResponseB@Z>github.com/naradctl/naradctl-plane/proto/naradplane/v1;planev1b\x06proto3"
+	"CancelMove\x12 .naradplane.v1.CancelMoveRequest\x1a!.naradplane.v1.CancelMoveResponse\")\x82\xd3\xe4\x93\x02#*!/v1/cluster/moves/{topic}/{index}\x12r\n" +
+	"\vGetSettings\x12!.naradplane.v1.GetSettingsRequest\x1a\".naradplane.v1.GetSettingsResponse\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/cluster/settings\x12\x85\x01\n" +
+	"\x0eUpdateSettings\x12$.naradplane.v1.UpdateSettingsRequest\x1a%.naradplane.v1.UpdateSettingsResponse\"&\x82\xd3\xe4\x93\x02 :\bsettings2\x14/v1/cluster/settings\x12\x81\x01\n" +
+	"\x0fListControllers\x12%.naradplane.v1.ListControllersRequest\x1a&.naradplane.v1.ListControllersResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\x12\x17/v1/cluster/controllers\x12~\n" +
+	"\rAddController\x12#.naradplane.v1.AddControllerRequest\x1a$.naradplane.v1.AddControllerResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/cluster/controllers\x12\x8b\x01\n" +
+	"\x10RemoveController\x12&.naradplane.v1.RemoveControllerRequest\x1a'.naradplane.v1.RemoveControllerResponse\"&\x82\xd3\xe4\x93\x02 *\x1e/v1/cluster/controllers/{name}\x12\x88\x01\n" +
+	"\x12TransferLeadership\x12(.naradplane.v1.TransferLeadershipRequest\x1a).naradplane.v1.TransferLeadershipResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/cluster/leader\x12\x81\x01\n" +
+	"\x12GetControllerState\x12(.naradplane.v1.GetControllerStateRequest\x1a).naradplane.v1.GetControllerStateResponse\"\x16\x82\xd3\xe4\x93\x02\x10\x12\x0e/v1/controllerB@Z>github.com/naradctl/naradctl-plane/proto/naradplane/v1;planev1b\x06proto3"
 
 var (
 	file_naradplane_v1_cluster_service_proto_rawDescOnce sync.Once

@@ -7,6 +7,7 @@
 package planev1
 
 import (
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -456,7 +457,7 @@ var File_naradplane_v1_topic_service_proto protoreflect.FileDescriptor
 
 const file_naradplane_v1_topic_service_proto_rawDesc = "" +
 	"\n" +
-	"!naradplane/v1/topic_service.proto\x12\rnaradplane.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19naradplane/v1/types.proto\"\xb8\x01\n" +
+	"!naradplane/v1/topic_service.proto\x12\rnaradplane.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19naradplane/v1/types.proto\"\xb8\x01\n" +
 	"\x12CreateTopicRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
 	"\n" +
@@ -484,13 +485,15 @@ const file_naradplane_v1_topic_service_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tR\trequestId\"1\n" +
 	"\x13DeleteTopicResponse\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x04R\brevision2\xe9\x02\n" +
-	"\fTopicService\x12T\n" +
-	"\vCreateTopic\x12!.naradplane.v1.CreateTopicRequest\x1a\".naradplane.v1.CreateTopicResponse\x12Q\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision2\xca\x03\n" +
+	"\fTopicService\x12k\n" +
+	"\vCreateTopic\x12!.naradplane.v1.CreateTopicRequest\x1a\".naradplane.v1.CreateTopicResponse\"\x15\x82\xd3\xe4\x93\x02\x0f:\x01*\"\n" +
+	"/v1/topics\x12e\n" +
 	"\n" +
-	"ListTopics\x12 .naradplane.v1.ListTopicsRequest\x1a!.naradplane.v1.ListTopicsResponse\x12Z\n" +
-	"\rDescribeTopic\x12#.naradplane.v1.DescribeTopicRequest\x1a$.naradplane.v1.DescribeTopicResponse\x12T\n" +
-	"\vDeleteTopic\x12!.naradplane.v1.DeleteTopicRequest\x1a\".naradplane.v1.DeleteTopicResponseB@Z>github.com/naradctl/naradctl-plane/proto/naradplane/v1;planev1b\x06proto3"
+	"ListTopics\x12 .naradplane.v1.ListTopicsRequest\x1a!.naradplane.v1.ListTopicsResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
+	"/v1/topics\x12u\n" +
+	"\rDescribeTopic\x12#.naradplane.v1.DescribeTopicRequest\x1a$.naradplane.v1.DescribeTopicResponse\"\x19\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/topics/{name}\x12o\n" +
+	"\vDeleteTopic\x12!.naradplane.v1.DeleteTopicRequest\x1a\".naradplane.v1.DeleteTopicResponse\"\x19\x82\xd3\xe4\x93\x02\x13*\x11/v1/topics/{name}B@Z>github.com/naradctl/naradctl-plane/proto/naradplane/v1;planev1b\x06proto3"
 
 var (
 	file_naradplane_v1_topic_service_proto_rawDescOnce sync.Once
