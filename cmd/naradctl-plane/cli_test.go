@@ -50,7 +50,7 @@ func TestHelpIsGolden(t *testing.T) {
 			}
 		}
 	}
-	root := newRoot(os.Stdout, os.Stderr)
+	root := (&app{stdout: os.Stdout, stderr: os.Stderr}).root()
 	walk(root, 0)
 	golden(t, "commands.txt", tree.String())
 	golden(t, "help.txt", run(t, "", "--help").stdout)
@@ -72,7 +72,7 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 			walk(s)
 		}
 	}
-	walk(newRoot(os.Stdout, os.Stderr))
+	walk((&app{stdout: os.Stdout, stderr: os.Stderr}).root())
 }
 
 func TestExitCodes(t *testing.T) {
@@ -362,21 +362,6 @@ func TestMovesWatchGoesOn(t *testing.T) {
 	}
 	if n := strings.Count(w.stderr.String(), "busy"); n != 1 {
 		t.Errorf("complained %d times", n)
-	}
-}
-
-// TestC33ProduceAsksLivingNodes: dead nodes are not asked, draining ones last.
-func TestC33ProduceAsksLivingNodes(t *testing.T) {
-	a := serveAnswers(t)
-	dead, draining, good := member("dead", false, 1), member("draining", true, 1), member("good", false, 1)
-	dead.Node.Status = planev1.NodeStatus_NODE_STATUS_DEAD
-	a.members = []*planev1.ListMembersResponse{members(dead, draining, good)}
-	addrs, err := (&app{addrs: []string{a.address}, timeout: 5e9}).agentAddresses(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff([]string{"good:7500", "draining:7500"}, addrs); d != "" {
-		t.Errorf("-want +got:\n%s", d)
 	}
 }
 

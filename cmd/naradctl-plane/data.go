@@ -7,17 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/naradctl/naradctl-plane/client"
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 	nodev1 "github.com/naradctl/naradctl-plane/proto/naradnode/v1"
 	"github.com/naradctl/naradctl-plane/proto/naradnode/v1/nodev1connect"
-	planev1 "github.com/naradctl/naradctl-plane/proto/naradplane/v1"
 )
 
 const (
@@ -28,40 +27,26 @@ const (
 	consumeWait = time.Second
 )
 
-// agentAddresses returns whom to ask: --agent, or the living nodes that the controllers list.
-func (a *app) agentAddresses(ctx context.Context, given []string) ([]string, error) {
-	if len(given) > 0 {
-		return given, nil
-	}
-	m, err := a.members(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("find the agents: %w; agents serve without controllers, too: --agent HOST:PORT", err)
-	}
-	var first, last []string
-	for _, e := range m.GetMembers() {
-		n := e.GetNode()
-		switch {
-		case n.GetStatus() != planev1.NodeStatus_NODE_STATUS_ALIVE:
-		case n.GetDraining():
-			last = append(last, n.GetAddress())
-		default:
-			first = append(first, n.GetAddress())
-		}
-	}
-	if len(first)+len(last) == 0 {
-		return nil, errors.New("no node is alive: start an agent (naradctl-plane agent), or see: naradctl-plane cluster members")
-	}
-	rand.Shuffle(len(first), func(i, j int) { first[i], first[j] = first[j], first[i] })
-	return append(first, last...), nil
-}
-
-// ask calls one agent after the other until one answers.
-func ask[T any](ctx context.Context, a *app, agents []string, fn func(context.Context, nodev1connect.DataServiceClient) (T, error)) (T, error) {
+// data calls the agents that are given, or those that the controllers name, until one answers.
+func data[T any](ctx context.Context, a *app, agents []string, fn func(context.Context, nodev1connect.DataServiceClient) (T, error)) (T, error) {
+	var zero T
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	return eachAddress(ctx, agents, party{"agent", "--agent"}, func(ctx context.Context, address string) (T, error) {
-		return fn(ctx, a.newDataClient(address))
-	})
+	c, err := a.connect(agents)
+	if err != nil {
+		return zero, err
+	}
+	v, err := fn(ctx, c.Data())
+	var nobody *client.UnreachableError
+	switch {
+	case err == nil:
+		return v, nil
+	case errors.Is(err, client.ErrNoAgent):
+		return zero, fmt.Errorf("%w: start an agent (naradctl-plane agent), or see: naradctl-plane cluster members", client.ErrNoAgent)
+	case len(agents) == 0 && errors.As(err, &nobody) && nobody.Party == "controller":
+		return zero, fmt.Errorf("%w; agents serve without controllers, too: --agent HOST:PORT", a.explain(err))
+	}
+	return zero, a.explain(err)
 }
 
 func (a *app) produceCommand() *cobra.Command {
@@ -91,13 +76,9 @@ Records of one key go to one partition; without a key they are spread.`,
 }
 
 func (a *app) produce(ctx context.Context, topic, key string, given, values []string, in io.Reader) error {
-	agents, err := a.agentAddresses(ctx, given)
-	if err != nil {
-		return err
-	}
 	total := &nodev1.ProduceResponse{}
 	send := func(batch []*nodev1.ProduceRecord) error {
-		m, err := ask(ctx, a, agents, func(ctx context.Context, c nodev1connect.DataServiceClient) (*nodev1.ProduceResponse, error) {
+		m, err := data(ctx, a, given, func(ctx context.Context, c nodev1connect.DataServiceClient) (*nodev1.ProduceResponse, error) {
 			return c.Produce(ctx, &nodev1.ProduceRequest{Topic: topic, Records: batch})
 		})
 		if err != nil {
@@ -227,10 +208,6 @@ each document, with key and value in base64.`,
 }
 
 func (c *consume) run(ctx context.Context) error {
-	agents, err := c.agentAddresses(ctx, c.agents)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := c.limit(ctx, true)
 	defer cancel()
 	ctx, stop := interruptible(ctx)
@@ -244,7 +221,7 @@ func (c *consume) run(ctx context.Context) error {
 		if c.max > 0 {
 			request.MaxRecords = uint32(min(batchRecords, c.max-got))
 		}
-		m, err := ask(ctx, c.app, agents, func(ctx context.Context, d nodev1connect.DataServiceClient) (*nodev1.ConsumeResponse, error) {
+		m, err := data(ctx, c.app, c.agents, func(ctx context.Context, d nodev1connect.DataServiceClient) (*nodev1.ConsumeResponse, error) {
 			return d.Consume(ctx, request)
 		})
 		switch {
@@ -256,7 +233,7 @@ func (c *consume) run(ctx context.Context) error {
 		if err := c.show(m); err != nil {
 			return err
 		}
-		if err := c.confirm(ctx, agents, m); err != nil {
+		if err := c.confirm(ctx, m); err != nil {
 			return err
 		}
 		got += uint64(len(m.GetRecords()))
@@ -282,7 +259,7 @@ func (c *consume) show(m *nodev1.ConsumeResponse) error {
 }
 
 // confirm acknowledges what was printed. A receipt that is refused is no failure: the record comes again.
-func (c *consume) confirm(ctx context.Context, agents []string, m *nodev1.ConsumeResponse) error {
+func (c *consume) confirm(ctx context.Context, m *nodev1.ConsumeResponse) error {
 	if !c.ack || len(m.GetRecords()) == 0 {
 		return nil
 	}
@@ -291,7 +268,7 @@ func (c *consume) confirm(ctx context.Context, agents []string, m *nodev1.Consum
 		req.Receipts = append(req.Receipts, r.GetReceipt())
 	}
 	// Records that were printed are acknowledged even when Ctrl-C came in between.
-	res, err := ask(context.WithoutCancel(ctx), c.app, agents, func(ctx context.Context, d nodev1connect.DataServiceClient) (*nodev1.AckResponse, error) {
+	res, err := data(context.WithoutCancel(ctx), c.app, c.agents, func(ctx context.Context, d nodev1connect.DataServiceClient) (*nodev1.AckResponse, error) {
 		return d.Ack(ctx, req)
 	})
 	if err != nil {

@@ -7,14 +7,13 @@ import (
 	"strings"
 	"time"
 
-	"connectrpc.com/connect/v2/connecthttp"
-
 	"github.com/naradctl/naradctl-plane/consensus"
 	"github.com/naradctl/naradctl-plane/consensus/etcdraft"
-	"github.com/naradctl/naradctl-plane/internal/apierr"
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 	"github.com/naradctl/naradctl-plane/internal/config"
+	"github.com/naradctl/naradctl-plane/internal/rest"
 	planev1 "github.com/naradctl/naradctl-plane/proto/naradplane/v1"
+	"github.com/naradctl/naradctl-plane/proto/naradplane/v1/planev1connect"
 )
 
 // joinTimeout bounds the search for a leader that admits a new controller.
@@ -24,6 +23,7 @@ const joinTimeout = time.Minute
 // answered like the first time, since name and store id are the same.
 func askToJoin(ctx context.Context, c config.Controller, creds *credentials, address, storeID string) (*etcdraft.JoinInfo, error) {
 	a := &app{addrs: c.Join, timeout: joinTimeout, creds: creds, joining: true}
+	defer a.close()
 	req := &planev1.AddControllerRequest{Name: c.Name, Address: address, StoreId: storeID, RequestId: requestID()}
 	m, err := call(ctx, a, func(ctx context.Context, k clients) (*planev1.AddControllerResponse, error) {
 		return k.AddController(ctx, req)
@@ -53,21 +53,12 @@ func memberOf(c *planev1.Controller) consensus.Member {
 func waitingHandler(why string) http.Handler {
 	mux := http.NewServeMux()
 	mountHealth(mux, func() []string { return []string{why} })
-	errors := connecthttp.NewErrorWriter()
+	mux.Handle(rest.NewHealth(func() []string { return []string{why} },
+		planev1connect.NodeServiceName, planev1connect.TopicServiceName, planev1connect.ClusterServiceName))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		e := cluster.Errorf(cluster.ReasonNoLeader, "no leader: %s", why)
 		e.RetryAfter = time.Second
-		if strings.HasPrefix(r.URL.Path, "/v1/") {
-			w.Header().Set("Content-Type", "application/json")
-			w.Header().Set("Retry-After", "1")
-			w.WriteHeader(http.StatusServiceUnavailable)
-			fmt.Fprintf(w, `{"code":14,"message":%q}`+"\n", e.Message)
-			return
-		}
-		if err := errors.Write(w, r, apierr.ToConnect(e)); err != nil {
-			// The client has gone.
-			return
-		}
+		rest.WriteError(w, r, e)
 	})
 	return mux
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/naradctl/naradctl-plane/client"
 	"github.com/naradctl/naradctl-plane/internal/config"
 )
 
@@ -28,14 +28,16 @@ type app struct {
 	timeout        time.Duration
 	timeoutSet     bool
 	tls            config.TLS
-	joining        bool         // a new controller asks, not a person
-	creds          *credentials // nil for plain HTTP
-	http           *http.Client // made by the first call
+	joining        bool           // a new controller asks, not a person
+	creds          *credentials   // nil for plain HTTP
+	client         *client.Client // made by the first call
 }
 
 // execute runs the program and returns its exit code. Errors are printed once, here.
 func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	root := newRoot(stdout, stderr)
+	a := &app{stdout: stdout, stderr: stderr}
+	defer a.close()
+	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -86,9 +88,15 @@ Try it on this host, with nothing to configure:
 Exit codes: 0 done, 1 error, 2 usage, 3 refused by a guard, 4 timed out waiting,
 5 not found, 6 no leader.`
 
-// newRoot returns the whole command tree.
-func newRoot(stdout, stderr io.Writer) *cobra.Command {
-	a := &app{stdout: stdout, stderr: stderr}
+// close ends what the command has open.
+func (a *app) close() {
+	if a.client != nil {
+		a.client.Close()
+	}
+}
+
+// root returns the whole command tree.
+func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "naradctl-plane",
 		Short:         "Move single-owner partitions between hosts without losing a record",
@@ -100,8 +108,8 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 			return a.prepare(cmd)
 		},
 	}
-	root.SetOut(stdout)
-	root.SetErr(stderr)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var bad *pflag.InvalidValueError
 		if errors.As(err, &bad) {
