@@ -23,7 +23,7 @@ demo: build build-faults ## real processes, real kills, a verdict (about two min
 	@$(BIN)/demo --release $(BIN)/naradctl-plane --faults $(BIN)/naradctl-plane-faults $(DEMO)
 
 .PHONY: test
-test: lint unit sim-short cluster ## everything CI runs
+test: lint unit sim-short cluster clients ## everything CI runs
 
 .PHONY: lint
 lint: ## vet, formats, protobuf lint, generated code up to date
@@ -74,6 +74,16 @@ planted: ## plant known bugs one at a time; the simulation has to catch each
 cluster: build build-faults ## tests on real processes
 	CLUSTER_TEST_RELEASE=$(CURDIR)/$(BIN)/naradctl-plane CLUSTER_TEST_FAULTS=$(CURDIR)/$(BIN)/naradctl-plane-faults \
 	$(GO) test -count=1 -timeout 25m ./test/cluster/... ./test/demo/...
+
+.PHONY: clients
+clients: build ## the clients in Go and TypeScript, gRPC, the OpenAPI document and docs/client-guide.md on real processes
+	$(GO) test -race ./client/...
+	CLUSTER_TEST_RELEASE=$(CURDIR)/$(BIN)/naradctl-plane $(GO) test -count=1 -timeout 15m ./test/clients/...
+
+.PHONY: generate-typescript
+generate-typescript: ## regenerate the TypeScript messages from proto/
+	cd clients/typescript && npm ci --no-audit --no-fund
+	$(BUF) generate --template clients/typescript/buf.gen.yaml
 
 .PHONY: bench
 bench: build ## measure freezes and copies by partition size
