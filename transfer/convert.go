@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"encoding/json"
+	"math"
 
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 	nodev1 "github.com/naradctl/naradctl-plane/proto/naradnode/v1"
@@ -78,6 +79,8 @@ func manifestFromProto(m *nodev1.PartitionManifest) (store.Manifest, error) {
 		switch {
 		case !plainName(f.Name) || seen[f.Name]:
 			return out, cluster.Errorf(cluster.ReasonCorrupt, "manifest: file name %q", f.Name)
+		case f.Size > math.MaxInt64:
+			return out, cluster.Errorf(cluster.ReasonCorrupt, "manifest: %s has %d bytes, more than a file can have", f.Name, uint64(f.Size))
 		case f.Blocks != nil && len(f.Blocks) != blocks:
 			return out, cluster.Errorf(cluster.ReasonCorrupt, "manifest: %s has %d digests for %d bytes",
 				f.Name, len(f.Blocks), f.Size)

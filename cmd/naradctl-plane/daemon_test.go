@@ -44,7 +44,7 @@ type process struct {
 	ended          chan int
 }
 
-func start(t *testing.T, args ...string) *process {
+func start(t testing.TB, args ...string) *process {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &process{stop: cancel, ended: make(chan int, 1)}
@@ -58,13 +58,13 @@ func start(t *testing.T, args ...string) *process {
 }
 
 // end stops the daemon and returns its exit code.
-func (p *process) end(t *testing.T) int {
+func (p *process) end(t testing.TB) int {
 	t.Helper()
 	p.stop()
 	return p.wait(t)
 }
 
-func (p *process) wait(t *testing.T) int {
+func (p *process) wait(t testing.TB) int {
 	t.Helper()
 	select {
 	case code := <-p.ended:
@@ -76,7 +76,7 @@ func (p *process) wait(t *testing.T) int {
 }
 
 // eventually waits for a condition.
-func eventually(t *testing.T, what string, cond func() bool) {
+func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -90,7 +90,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 var listening = regexp.MustCompile(`(?m)^(controller|agent) (\S+) listening on ([0-9.:]+)`)
 
 // address waits for the line with a daemon's address.
-func (p *process) address(t *testing.T, name string) string {
+func (p *process) address(t testing.TB, name string) string {
 	t.Helper()
 	var found string
 	eventually(t, name+" listening", func() bool {

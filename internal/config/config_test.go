@@ -361,3 +361,17 @@ func FuzzLoadFile(f *testing.F) {
 		}
 	})
 }
+
+// FuzzEnviron: whatever an environment holds, it is read or refused by name.
+func FuzzEnviron(f *testing.F) {
+	f.Add("NARADPLANE_CONTROLLER_DEAD_AFTER", "1h")
+	f.Add("NARADPLANE_AGENT_CONTROLLERS", "a:1,b:2,")
+	f.Add("NARADPLANE_AGENT_SEGMENT_BYTES", "-9223372036854775808")
+	f.Add("NARADPLANE_NOPE", "")
+	f.Fuzz(func(t *testing.T, name, value string) {
+		c, err := Load(Sources{Environ: []string{name + "=" + value}})
+		if err == nil {
+			_, _ = c.ValidateController(), c.ValidateAgent()
+		}
+	})
+}

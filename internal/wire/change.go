@@ -44,9 +44,17 @@ func ChangeToProto(c cluster.Change) *planev1.Change {
 	return nil
 }
 
-// ChangeFromProto returns an error for a change that this version does not know. A watcher must not
-// skip it: its folded state would differ from the server's.
+// ChangeFromProto returns an error for a change that this version does not know, and for one that removes nothing. A
+// watcher must not skip it: its folded state would differ from the server's.
 func ChangeFromProto(c *planev1.Change) (cluster.Change, error) {
+	out, err := changeFromProto(c)
+	if err == nil && out == (cluster.Change{}) {
+		err = fmt.Errorf("convert change: %T does not say what was removed", c.GetChange())
+	}
+	return out, err
+}
+
+func changeFromProto(c *planev1.Change) (cluster.Change, error) {
 	switch v := c.GetChange().(type) {
 	case *planev1.Change_Node:
 		n := NodeFromProto(v.Node)

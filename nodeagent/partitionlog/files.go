@@ -44,6 +44,7 @@ func pendingName(p store.Pending) string {
 	return fmt.Sprintf("%s%d-%d", pendingPrefix, uint64(p.MoveID), uint32(p.Handoff))
 }
 
+// parsePendingName reads a marker; ok is false for every name that pendingName does not make.
 func parsePendingName(name string) (*store.Pending, bool) {
 	rest, ok := strings.CutPrefix(name, pendingPrefix)
 	if !ok {
@@ -55,10 +56,11 @@ func parsePendingName(name string) (*store.Pending, bool) {
 	}
 	move, err1 := strconv.ParseUint(m, 10, 64)
 	handoff, err2 := strconv.ParseUint(h, 10, 32)
-	if err1 != nil || err2 != nil {
+	pending := store.Pending{MoveID: cluster.MoveID(move), Handoff: cluster.Handoff(handoff)}
+	if err1 != nil || err2 != nil || pendingName(pending) != name {
 		return nil, false
 	}
-	return &store.Pending{MoveID: cluster.MoveID(move), Handoff: cluster.Handoff(handoff)}, true
+	return &pending, true
 }
 
 func notExist(err error) bool { return errors.Is(err, iofs.ErrNotExist) }
