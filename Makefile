@@ -73,7 +73,19 @@ planted: ## plant known bugs one at a time; the simulation has to catch each
 .PHONY: cluster
 cluster: build build-faults ## tests on real processes
 	CLUSTER_TEST_RELEASE=$(CURDIR)/$(BIN)/naradctl-plane CLUSTER_TEST_FAULTS=$(CURDIR)/$(BIN)/naradctl-plane-faults \
-	$(GO) test -count=1 -timeout 25m ./test/cluster/... ./test/demo/...
+	$(GO) test -count=1 -timeout 25m ./test/cluster/... ./test/demo/... ./test/chaos/... ./test/fabric/... ./test/faultfs/...
+
+D ?= 10m
+.PHONY: chaos
+chaos: ## a schedule of faults from a seed: D=10m [SEED=n] [CHAOS="-only kill,split"]
+	@test/chaos/clock.sh $(BIN)/naradctl-plane-chaos
+	@CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/chaos ./test/chaos/run
+	@$(BIN)/chaos -d $(D) -seed $(SEED) -clock -binary $(BIN)/naradctl-plane-chaos $(CHAOS)
+
+T ?= 60s
+.PHONY: fuzz
+fuzz: ## fuzz every decoder and every request for T=60s each; FUZZ=pattern chooses
+	@test/fuzz/run.sh $(T) '$(or $(FUZZ),.)'
 
 .PHONY: clients
 clients: build ## the clients in Go and TypeScript, gRPC, the OpenAPI document and docs/client-guide.md on real processes

@@ -128,8 +128,11 @@ func record(path string, e Event) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
+// setWallStep makes the wall clock differ from the machine's; nil in binaries whose clock can't.
+var setWallStep func(seconds int64)
+
 // Handler serves /debug/faults: GET lists hits by point, POST arms one Arm, DELETE disarms everything
-// and releases what is blocked.
+// and releases what is blocked. PUT sets the wall clock, {"wall_step_seconds": N}, where it can be set.
 func Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Method {
@@ -146,6 +149,19 @@ func Handler() http.Handler {
 			if err := add(a); err != nil {
 				http.Error(w, err.Error(), http.StatusBadRequest)
 			}
+		case http.MethodPut:
+			var c struct {
+				Seconds int64 `json:"wall_step_seconds"`
+			}
+			if err := json.NewDecoder(r.Body).Decode(&c); err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			if setWallStep == nil {
+				http.Error(w, "the clock of this binary can't be set; build it with test/chaos/clock.sh", http.StatusNotImplemented)
+				return
+			}
+			setWallStep(c.Seconds)
 		case http.MethodDelete:
 			armed.Lock()
 			defer armed.Unlock()
@@ -154,7 +170,7 @@ func Handler() http.Handler {
 			}
 			armed.list = nil
 		default:
-			http.Error(w, "GET, POST or DELETE", http.StatusMethodNotAllowed)
+			http.Error(w, "GET, POST, PUT or DELETE", http.StatusMethodNotAllowed)
 		}
 	})
 }

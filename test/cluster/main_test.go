@@ -65,12 +65,22 @@ var fast = struct{ controller, agent []string }{
 // start runs controllers and agents and stops them at the test's end. All run the binary with fault points.
 func start(t *testing.T, controllers, agents int) *env {
 	t.Helper()
+	return startWith(t, controllers, agents, nil)
+}
+
+// startWith is start with other options.
+func startWith(t *testing.T, controllers, agents int, change func(*harness.Options)) *env {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	t.Cleanup(cancel)
-	c, err := harness.New(harness.Options{
+	opts := harness.Options{
 		Dir: t.TempDir(), Release: binaries.release, Faults: binaries.faults, Controllers: controllers,
 		ControllerArgs: fast.controller, AgentArgs: fast.agent, FaultsFor: func(string) bool { return true },
-	})
+	}
+	if change != nil {
+		change(&opts)
+	}
+	c, err := harness.New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}

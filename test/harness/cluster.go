@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,6 +24,17 @@ type Options struct {
 	ControllerArgs, AgentArgs []string
 	// FaultsFor says which processes run the binary with fault points; nil is none.
 	FaultsFor func(name string) bool
+	// Place says where a process runs; nil is a free loopback address and a folder of Dir.
+	Place func(name string) (Placement, error)
+}
+
+// Placement is where a daemon runs.
+type Placement struct {
+	// Listen is what it binds and Advertise what others dial.
+	Listen, Advertise string
+	DataDir           string
+	// Start starts its process; nil is the plain way.
+	Start func(*exec.Cmd) error
 }
 
 // Cluster is a set of daemons.
@@ -56,20 +68,37 @@ func New(opts Options) (*Cluster, error) {
 }
 
 func (c *Cluster) process(name string) (*Process, error) {
-	addr, err := FreeAddress()
+	place, err := c.place(name)
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{Name: name, Address: addr, Binary: c.Release, LogPath: filepath.Join(c.Dir, "logs", name+".log")}
+	p := &Process{Name: name, Address: place.Advertise, Listen: place.Listen, DataDir: place.DataDir, Spawn: place.Start,
+		Binary: c.Release, LogPath: filepath.Join(c.Dir, "logs", name+".log")}
 	if c.FaultsFor != nil && c.FaultsFor(name) {
 		p.Binary = c.Faults
 	}
 	return p, nil
 }
 
+func (c *Cluster) place(name string) (Placement, error) {
+	if c.Place != nil {
+		return c.Place(name)
+	}
+	addr, err := FreeAddress()
+	return Placement{Listen: addr, Advertise: addr, DataDir: filepath.Join(c.Dir, name)}, err
+}
+
+// where are the arguments that say where a daemon runs.
+func where(p *Process) []string {
+	args := []string{"--listen", p.Listen, "--data-dir", p.DataDir}
+	if p.Listen != p.Address {
+		args = append(args, "--advertise", p.Address)
+	}
+	return args
+}
+
 func (c *Cluster) controllerArgs(p *Process, extra ...string) []string {
-	return slices.Concat([]string{"controller", "--name", p.Name, "--listen", p.Address, "--data-dir", filepath.Join(c.Dir, p.Name)},
-		extra, c.ControllerArgs)
+	return slices.Concat([]string{"controller", "--name", p.Name}, where(p), extra, c.ControllerArgs)
 }
 
 // ControllerAddresses lists the controllers' addresses.
@@ -134,8 +163,7 @@ func (c *Cluster) AddAgent(ctx context.Context, name string, extra ...string) (*
 	if !slices.Contains(extra, "--controllers") {
 		extra = append(extra, "--controllers", strings.Join(c.ControllerAddresses(), ","))
 	}
-	p.Args = slices.Concat([]string{"agent", "--node-id", name, "--listen", p.Address, "--data-dir", filepath.Join(c.Dir, name)},
-		extra, c.AgentArgs)
+	p.Args = slices.Concat([]string{"agent", "--node-id", name}, where(p), extra, c.AgentArgs)
 	c.Agents = append(c.Agents, p)
 	if err := p.Start(); err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/naradctl/naradctl-plane/internal/faults"
 )
@@ -35,6 +36,15 @@ func ArmFault(ctx context.Context, p *Process, a Arm) error {
 // DisarmFaults disarms all faults of a process and releases what is blocked.
 func DisarmFaults(ctx context.Context, p *Process) error {
 	return debugFaults(ctx, p, http.MethodDelete, nil)
+}
+
+// SetClock makes a process's wall clock differ from the machine's. Its binary must be one whose clock can be set.
+func SetClock(ctx context.Context, p *Process, by time.Duration) error {
+	body, err := json.Marshal(map[string]int64{"wall_step_seconds": int64(by / time.Second)})
+	if err != nil {
+		return err
+	}
+	return debugFaults(ctx, p, http.MethodPut, body)
 }
 
 func debugFaults(ctx context.Context, p *Process, method string, body []byte) error {

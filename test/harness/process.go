@@ -15,8 +15,12 @@ import (
 
 // Process is one daemon. It can be killed and started again with the same addresses and directories.
 type Process struct {
-	Name    string
-	Address string
+	Name string
+	// Address is what others dial, Listen what it binds.
+	Address, Listen string
+	DataDir         string
+	// Spawn starts the command; nil is its Start.
+	Spawn func(*exec.Cmd) error
 	// Args are the command line after the binary.
 	Args []string
 	// Env is added to the environment.
@@ -52,7 +56,11 @@ func (p *Process) Start() error {
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	// A process group of its own: Ctrl-C at the terminal is the harness's to handle.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	spawn := p.Spawn
+	if spawn == nil {
+		spawn = (*exec.Cmd).Start
+	}
+	if err := spawn(cmd); err != nil {
 		return errors.Join(fmt.Errorf("start %s: %w", p.Name, err), logFile.Close())
 	}
 	done := make(chan struct{})
@@ -92,6 +100,16 @@ func (p *Process) Signal(sig syscall.Signal) error {
 		return fmt.Errorf("signal %s: it does not run", p.Name)
 	}
 	return p.mu.cmd.Process.Signal(sig)
+}
+
+// PID is the running process's id; zero when it does not run.
+func (p *Process) PID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.cmd == nil || closed(p.mu.done) {
+		return 0
+	}
+	return p.mu.cmd.Process.Pid
 }
 
 // Done is closed when the present run has ended.
