@@ -50,6 +50,7 @@ func (a *Agent) applyNode(reset bool, rev cluster.Revision, changes []cluster.Ch
 	}
 	for _, p := range gone {
 		a.mover.ObserveRemoved(p)
+		a.source.ObserveRemoved(p)
 	}
 	if touched.All || len(touched.Topics) > 0 {
 		a.rec.touchAll()
@@ -60,11 +61,16 @@ func (a *Agent) applyNode(reset bool, rev cluster.Revision, changes []cluster.Ch
 	}
 }
 
-// absentMoves lists the partitions that the destination side works on and a snapshot does not have. Called
-// with the view's lock held.
+// absentMoves lists the partitions that a side of a move works on and a snapshot does not have. Called with the
+// view's lock held.
 func (a *Agent) absentMoves() []cluster.PartitionID {
 	var out []cluster.PartitionID
 	for _, m := range a.mover.Progress() {
+		if _, ok := a.mu.view.Assignments[m.Partition]; !ok {
+			out = append(out, m.Partition)
+		}
+	}
+	for _, m := range a.source.Marked() {
 		if _, ok := a.mu.view.Assignments[m.Partition]; !ok {
 			out = append(out, m.Partition)
 		}

@@ -346,6 +346,17 @@ func (s *Source) Observe(a cluster.Assignment) {
 	}
 }
 
+// ObserveRemoved is told that a partition is gone with its topic: its moves are over, and nobody else says so.
+func (s *Source) ObserveRemoved(id cluster.PartitionID) {
+	p := s.known(id)
+	if p == nil {
+		return
+	}
+	for _, o := range p.outbounds() {
+		o.send(s.ctx, handoff.Hinted{})
+	}
+}
+
 // Owned opens an owned partition without an outbound marker, or tells an open one its new epoch. With a
 // marker it does the latter alone: when it may be opened is for the handoff to say.
 func (s *Source) Owned(id cluster.PartitionID, epoch cluster.Epoch) error {
