@@ -52,6 +52,7 @@ type Client struct {
 
 	cluster planev1connect.ClusterServiceClient
 	topics  planev1connect.TopicServiceClient
+	nodes   planev1connect.NodeServiceClient
 	data    nodev1connect.DataServiceClient
 
 	mu struct {
@@ -94,6 +95,7 @@ func New(o Options) (*Client, error) {
 	plane := connect.NewClient(&party{Client: c, what: "controller", pick: c.pickControllers}, o.Interceptors...)
 	c.cluster = planev1connect.NewClusterServiceClient(plane)
 	c.topics = planev1connect.NewTopicServiceClient(plane)
+	c.nodes = planev1connect.NewNodeServiceClient(plane)
 	c.data = nodev1connect.NewDataServiceClient(connect.NewClient(&party{Client: c, what: "agent", pick: c.pickAgents}, o.Interceptors...))
 	return c, nil
 }
@@ -109,6 +111,9 @@ func (c *Client) Cluster() planev1connect.ClusterServiceClient { return c.cluste
 
 // Topics is about topics.
 func (c *Client) Topics() planev1connect.TopicServiceClient { return c.topics }
+
+// Nodes is what agents ask. Its GetAssignment reads one partition and how one move of it ended.
+func (c *Client) Nodes() planev1connect.NodeServiceClient { return c.nodes }
 
 // Data is about records.
 func (c *Client) Data() nodev1connect.DataServiceClient { return c.data }

@@ -1,8 +1,8 @@
 // Package client talks to a cluster: to the controllers about topics, members and moves, to the agents about records, and
 // follows where partitions are.
 //
-// A Client is made with the addresses of some controllers. Its three services are the generated ones, so that each method of
-// the API is there: Cluster, Topics and Data. What it adds to them:
+// A Client is made with the addresses of some controllers. Its services are the generated ones, so that each method of
+// the API is there: Cluster, Topics, Nodes and Data. What it adds to them:
 //
 //   - Each call tries the addresses in turn until one answers. The leader is asked first once an answer has named it. A
 //     refusal is an answer and is returned; "no leader", an agent that is full and one that drains are not, and the next one

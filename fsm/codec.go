@@ -85,6 +85,7 @@ func nodeRecord(n cluster.Node) *storagev1.NodeRecord {
 		Address: n.Address, Zone: n.Zone, Status: uint32(n.Status), Draining: n.Draining,
 		DrainReason: n.DrainReason, Voter: string(n.Voter), DeadAt: nanos(n.DeadAt), JoinedAt: nanos(n.JoinedAt),
 		CapacityWeight: n.Weight, Flaps: n.Flaps, AliveSince: nanos(n.AliveSince),
+		Unclaimed: n.Unclaimed, Maintenance: n.Maintenance, MaintenanceReason: n.MaintenanceReason, DeadHwmsUnknown: n.DeadHWMsUnknown,
 	}
 	for _, h := range n.DeadHWMs {
 		r.DeadHwms = append(r.DeadHwms, &storagev1.PartitionOffsetRecord{
@@ -100,6 +101,8 @@ func node(r *storagev1.NodeRecord) cluster.Node {
 		Status: cluster.NodeStatus(r.GetStatus()), Draining: r.GetDraining(), DrainReason: r.GetDrainReason(),
 		Voter: cluster.ControllerName(r.GetVoter()), DeadAt: fromNanos(r.GetDeadAt()), JoinedAt: fromNanos(r.GetJoinedAt()),
 		Weight: r.GetCapacityWeight(), Flaps: r.GetFlaps(), AliveSince: fromNanos(r.GetAliveSince()),
+		Unclaimed: r.GetUnclaimed(), Maintenance: r.GetMaintenance(), MaintenanceReason: r.GetMaintenanceReason(),
+		DeadHWMsUnknown: r.GetDeadHwmsUnknown(),
 	}
 	n.DeadHWMs = offsets(r.GetDeadHwms())
 	return n
@@ -114,6 +117,9 @@ func offsets(rs []*storagev1.PartitionOffsetRecord) []cluster.PartitionOffset {
 	}
 	return out
 }
+
+// TopicRecord returns the record of a topic, for ClaimPartitions.
+func TopicRecord(t cluster.Topic) *storagev1.TopicRecord { return topicRecord(t) }
 
 func topicRecord(t cluster.Topic) *storagev1.TopicRecord {
 	return &storagev1.TopicRecord{
@@ -135,7 +141,7 @@ func assignmentRecord(a cluster.Assignment) *storagev1.AssignmentRecord {
 		TopicId: uint64(a.Partition.Topic), Index: a.Partition.Index, Owner: string(a.Owner), Target: string(a.Target),
 		Epoch: uint64(a.Epoch), OwnerEpoch: uint64(a.OwnerEpoch), MoveId: uint64(a.MoveID), Handoff: uint32(a.Handoff),
 		Granted: a.Granted, GrantIncarnation: uint64(a.GrantIncarnation), Opened: a.Opened, Reason: a.Reason,
-		MoveStartedAt: nanos(a.MoveStartedAt), MovedAt: nanos(a.MovedAt),
+		MoveStartedAt: nanos(a.MoveStartedAt), MovedAt: nanos(a.MovedAt), Unconfirmed: a.Unconfirmed, Fresh: a.Fresh,
 	}
 	if a.NonceHash != (cluster.NonceHash{}) {
 		r.NonceHash = a.NonceHash[:]
@@ -151,6 +157,7 @@ func assignment(r *storagev1.AssignmentRecord) cluster.Assignment {
 		Handoff: cluster.Handoff(r.GetHandoff()), Granted: r.GetGranted(),
 		GrantIncarnation: cluster.Incarnation(r.GetGrantIncarnation()), Opened: r.GetOpened(), Reason: r.GetReason(),
 		MoveStartedAt: fromNanos(r.GetMoveStartedAt()), MovedAt: fromNanos(r.GetMovedAt()),
+		Unconfirmed: r.GetUnconfirmed(), Fresh: r.GetFresh(),
 	}
 	copy(a.NonceHash[:], r.GetNonceHash())
 	return a

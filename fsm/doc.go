@@ -17,7 +17,8 @@
 //
 // # Invariants upheld here
 //
-// I1: an assignment has one owner, and only CompleteMove and ForceCompleteMove change it.
+// I1: an assignment has one owner; CompleteMove and ForceCompleteMove change it, ForgetNode when its disk is
+// gone, and after a restore the nodes' claims.
 // I5, I6: a flip needs the live grant and the nonce that only the frozen source's manifest holds.
 // I8: CompleteMove and ForceCompleteMove answer a repetition of a success with success, so that an unknown
 // outcome can be resolved. I10: a verdict names an incarnation; ForceCompleteMove checks
@@ -29,5 +30,6 @@
 // Reads see whole batches only.
 //
 // Files: machine.go (open, apply, close), state.go (records in memory and their writes), keys.go (key
-// space), codec.go (records), node.go, topic.go, move.go, member.go (commands), read.go, watch.go, snapshot.go.
+// space), codec.go (records), node.go, topic.go, move.go, member.go, forget.go (commands), read.go, watch.go, snapshot.go;
+// backup.go (backup files), restore.go (a state made from one), claim.go (who owns what after that).
 package fsm

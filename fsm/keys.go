@@ -12,7 +12,7 @@ const formatVersion = 1
 // The key space: one byte of prefix, then the key. Integers are big-endian, so that order is numeric.
 const (
 	prefixLocal      = 'l' // applied index, metadata: outside the state hash
-	prefixMeta       = 'm' // format, revision, next raft id
+	prefixMeta       = 'm' // format, revision, next raft id, what it was restored from
 	prefixNode       = 'n'
 	prefixTopic      = 't'
 	prefixAssignment = 'a'
@@ -22,6 +22,7 @@ const (
 	prefixHistory    = 'h' // revision → RevisionRecord
 	prefixRequest    = 'q' // revision → ResultRecord
 	prefixEnded      = 'v' // revision, partition → MoveHistoryRecord
+	prefixClaim      = 'k' // partition, node, identity → ClaimRecord, until the partition is confirmed
 )
 
 var (
@@ -30,6 +31,7 @@ var (
 	keyFormat     = []byte{prefixMeta, 'f'}
 	keyRevision   = []byte{prefixMeta, 'r'}
 	keyNextRaftID = []byte{prefixMeta, 'i'}
+	keyRestored   = []byte{prefixMeta, 'b'}
 	keySettings   = []byte{prefixSettings}
 )
 
@@ -51,6 +53,10 @@ func keyEnded(r cluster.Revision, p cluster.PartitionID) []byte {
 	k := binary.BigEndian.AppendUint64([]byte{prefixEnded}, uint64(r))
 	k = binary.BigEndian.AppendUint64(k, uint64(p.Topic))
 	return binary.BigEndian.AppendUint32(k, p.Index)
+}
+
+func keyClaim(p cluster.PartitionID, node cluster.NodeID, identity uint64) []byte {
+	return binary.BigEndian.AppendUint64(append(keyPartition(prefixClaim, p), node...), identity)
 }
 
 func value64(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }

@@ -275,6 +275,16 @@ func (st *state) dispatch(cmd *storagev1.Command) (Result, error) {
 		return st.putController(c.PutController), nil
 	case *storagev1.Command_RemoveController:
 		return st.removeController(c.RemoveController), nil
+	case *storagev1.Command_ClaimPartitions:
+		return st.claimPartitions(c.ClaimPartitions), nil
+	case *storagev1.Command_SettlePartition:
+		return st.settlePartition(c.SettlePartition), nil
+	case *storagev1.Command_ForgetNode:
+		return st.forgetNode(c.ForgetNode), nil
+	case *storagev1.Command_AdoptCopy:
+		return st.adoptCopy(c.AdoptCopy), nil
+	case *storagev1.Command_SetMaintenance:
+		return st.setMaintenance(c.SetMaintenance), nil
 	}
 	return Result{}, fmt.Errorf("command %T is of a kind that this version does not know; upgrade this process", cmd.GetCommand())
 }

@@ -52,6 +52,9 @@ func (st *state) setTarget(c *storagev1.SetTarget) Result {
 	if err := st.checkSource(a); err != nil {
 		return refused(err)
 	}
+	if a.Unconfirmed {
+		return refused(st.unconfirmed(a))
+	}
 	if a.Moving() {
 		st.endMove(a, cluster.OutcomeCancelled, cluster.Outcome{Epoch: a.Epoch + 1})
 	}
@@ -65,6 +68,12 @@ func (st *state) setTarget(c *storagev1.SetTarget) Result {
 // checkSource refuses a move whose source is dead. A move that runs is not retargeted then while its
 // target lives: the target may hold the last copy.
 func (st *state) checkSource(a cluster.Assignment) *cluster.Error {
+	if st.nodes[a.Owner].Maintenance {
+		err := cluster.Errorf(cluster.ReasonBlocked, "partition %s: owner %s is in maintenance (override: cluster maintenance stop %s)",
+			st.partitionName(a.Partition), a.Owner, a.Owner)
+		err.Blockers = []string{string(a.Owner) + " is in maintenance"}
+		return err
+	}
 	if st.nodes[a.Owner].Status != cluster.NodeDead {
 		return nil
 	}
@@ -76,11 +85,19 @@ func (st *state) checkSource(a cluster.Assignment) *cluster.Error {
 	return err
 }
 
+// unconfirmed refuses what needs an owner.
+func (st *state) unconfirmed(a cluster.Assignment) *cluster.Error {
+	err := cluster.Errorf(cluster.ReasonBlocked, "partition %s waits for its confirmation: the controllers were restored from a backup, and not all "+
+		"nodes that may hold it have said so (override: cluster partition adopt %s --from NODE)", st.partitionName(a.Partition), st.partitionName(a.Partition))
+	err.Blockers = []string{"not confirmed since the restore"}
+	return err
+}
+
 // stable returns a without a move, one epoch later.
 func stable(a cluster.Assignment) cluster.Assignment {
 	return cluster.Assignment{
 		Partition: a.Partition, Owner: a.Owner, OwnerEpoch: a.OwnerEpoch, Opened: a.Opened, Epoch: a.Epoch + 1,
-		MovedAt: a.MovedAt,
+		MovedAt: a.MovedAt, Unconfirmed: a.Unconfirmed, Fresh: a.Fresh,
 	}
 }
 
@@ -227,10 +244,10 @@ func (st *state) completeMove(c *storagev1.CompleteMove) Result {
 
 // flip makes the target the owner.
 //
-// Invariant I1: this is the only place where an owner changes.
+// Invariant I1: only here, in forgetNode and in confirm (after a restore) does an owner change.
 func (st *state) flip(a cluster.Assignment) cluster.Assignment {
 	after := stable(a)
-	after.Owner, after.OwnerEpoch, after.Opened, after.MovedAt = a.Target, after.Epoch, false, st.now
+	after.Owner, after.OwnerEpoch, after.Opened, after.MovedAt, after.Fresh = a.Target, after.Epoch, false, st.now, 0
 	st.putAssignment(after)
 	return after
 }
@@ -258,6 +275,14 @@ func (st *state) forceCompleteMove(c *storagev1.ForceCompleteMove) Result {
 		return st.gate(a, "source_incarnation", "its owner %s died as incarnation %d, the copy is from %d",
 			source.ID, source.Incarnation, c.GetSourceIncarnation())
 	}
+	if source.Maintenance {
+		return st.gate(a, "maintenance", "its owner %s is in maintenance", source.ID)
+	}
+	// A new leader that never heard the node knows nothing of what it acknowledged.
+	if source.DeadHWMsUnknown && !c.GetAcceptLoss() {
+		return st.gate(a, "completeness", "the copy ends at offset %d, and what owner %s had acknowledged was not known to the controller that declared it dead",
+			c.GetStagedLeo(), source.ID)
+	}
 	leo, need := c.GetStagedLeo(), max(c.GetReadHwm(), deadHWM(source, p))
 	var missing uint64
 	if leo < need {
@@ -270,7 +295,22 @@ func (st *state) forceCompleteMove(c *storagev1.ForceCompleteMove) Result {
 	o := st.endMove(a, cluster.OutcomeForced, cluster.Outcome{
 		Epoch: a.Epoch + 1, PromotedLEO: cluster.Offset(leo), MissingAtMost: missing})
 	after := st.flip(a)
+	if c.GetAcceptLoss() {
+		st.keepEarlier(after, o.MoveID)
+	}
 	return Result{Assignment: &after, Outcome: &o}
+}
+
+// keepEarlier is for an owner that may not have all that earlier owners had. Their copies are salvaged before they go.
+//
+// Invariant I9: without it they would be reclaimed as if the present copy descended from theirs.
+func (st *state) keepEarlier(a cluster.Assignment, but cluster.MoveID) {
+	for _, o := range st.outcomesWhere(func(o cluster.Outcome) bool {
+		return o.Partition == a.Partition && o.MoveID != but && o.Kind == cluster.OutcomeFlipped
+	}) {
+		o.Kind, o.Opened, o.Epoch = cluster.OutcomeForced, false, a.OwnerEpoch
+		st.putOutcome(o)
+	}
 }
 
 func (st *state) gate(a cluster.Assignment, field, format string, args ...any) Result {

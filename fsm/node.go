@@ -41,9 +41,11 @@ func (st *state) registerNode(c *storagev1.RegisterNode) Result {
 		// C36: only the operator sets and clears the draining mark.
 		Draining: old.Draining, DrainReason: old.DrainReason, JoinedAt: old.JoinedAt,
 		Weight: max(c.GetCapacityWeight(), 1), AliveSince: old.AliveSince, Flaps: old.Flaps,
+		Maintenance: old.Maintenance, MaintenanceReason: old.MaintenanceReason, Unclaimed: old.Unclaimed,
 	}
 	if !known {
-		n.JoinedAt = st.now
+		// The backup may be older than the node.
+		n.JoinedAt, n.Unclaimed = st.now, st.restored.Base != 0
 	}
 	if !known || old.Status == cluster.NodeDead {
 		n.AliveSince = st.now
@@ -104,7 +106,7 @@ func (st *state) markDead(c *storagev1.MarkDead) Result {
 	n.Status = cluster.NodeDead
 	n.DeadAt = st.now
 	n.Flaps = flaps(n, st.now)
-	n.DeadHWMs = offsets(c.GetHwms())
+	n.DeadHWMs, n.DeadHWMsUnknown = offsets(c.GetHwms()), c.GetHwmsUnknown()
 	st.putNode(n)
 	return Result{}
 }
@@ -125,8 +127,12 @@ func (st *state) setDraining(c *storagev1.SetDraining) Result {
 	drain := map[cluster.NodeID]bool{}
 	for _, s := range c.GetNodeIds() {
 		id := cluster.NodeID(s)
-		if _, ok := st.nodes[id]; !ok {
+		n, ok := st.nodes[id]
+		if !ok {
 			return refused(cluster.NotFound("node %s is no member", id))
+		}
+		if c.GetDraining() && n.Maintenance && !n.Draining {
+			return refused(inMaintenance(n))
 		}
 		drain[id] = true
 	}
@@ -223,4 +229,28 @@ func (st *state) partitionName(p cluster.PartitionID) string {
 		return cluster.FormatPartition(t.Name, p.Index)
 	}
 	return p.String()
+}
+
+// inMaintenance refuses a drain that could not begin.
+func inMaintenance(n cluster.Node) *cluster.Error {
+	err := cluster.Errorf(cluster.ReasonBlocked, "node %s is in maintenance: nothing moves off it (override: cluster maintenance stop %s)", n.ID, n.ID)
+	err.Blockers = []string{string(n.ID) + " is in maintenance"}
+	return err
+}
+
+func (st *state) setMaintenance(c *storagev1.SetMaintenance) Result {
+	n, ok := st.nodes[cluster.NodeID(c.GetNodeId())]
+	if !ok {
+		return refused(cluster.NotFound("node %s is no member", c.GetNodeId()))
+	}
+	reason := c.GetReason()
+	if !c.GetMaintenance() {
+		reason = ""
+	}
+	if n.Maintenance == c.GetMaintenance() && n.MaintenanceReason == reason {
+		return Result{}
+	}
+	n.Maintenance, n.MaintenanceReason = c.GetMaintenance(), reason
+	st.putNode(n)
+	return Result{}
 }

@@ -104,6 +104,20 @@ func (r Reader) RemovalBlockers(id cluster.NodeID) []string {
 	return r.st.removalBlockers(n, r.st.outcomesFrom(id))
 }
 
+// Restored says whether, and from what, the state was made from a backup.
+func (r Reader) Restored() cluster.Restored { return r.st.restored }
+
+// Claimants returns the nodes that said, after a restore, that they hold a partition that is not confirmed yet; by name.
+func (r Reader) Claimants(p cluster.PartitionID) []cluster.NodeID {
+	var out []cluster.NodeID
+	for _, c := range r.st.claimsOf(p) {
+		if id := cluster.NodeID(c.GetNodeId()); len(out) == 0 || out[len(out)-1] != id {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
 // Settings returns the live settings.
 func (r Reader) Settings() cluster.Settings { return r.st.settings }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -113,64 +112,45 @@ func (c *countingWriter) Write(b []byte) (int, error) {
 // Restore replaces the whole state by a stream of Snapshot.WriteTo, durably. The old state stays whole until
 // the new one is complete, verified and on disk.
 func (m *Machine) Restore(r io.Reader) error {
-	m.mu.RLock()
-	old := m.mu.db
-	m.mu.RUnlock()
-	oldName, err := m.activeName()
-	if err != nil {
-		return err
-	}
-	n, err := strconv.Atoi(strings.TrimPrefix(oldName, dbPrefix))
-	if err != nil {
-		return fmt.Errorf("restore: %s in %s is damaged: %q", activeFile, m.dir, oldName)
-	}
-	name := dbPrefix + strconv.Itoa(n+1)
-	db, err := m.openDB(name)
-	if err != nil {
-		return err
-	}
-	fail := func(err error) error {
-		return fmt.Errorf("restore: %w", errors.Join(err, db.release(), m.fs.RemoveAll(m.path(name))))
-	}
-	if err := readSnapshot(r, db.DB); err != nil {
-		return fail(err)
-	}
-	if err := db.Flush(); err != nil {
-		return fail(err)
-	}
-	st, applied, err := load(db.DB, m.limit)
-	if err != nil {
-		return fail(err)
-	}
-	if err := m.setActive(name); err != nil {
-		return fail(err)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.mu.closed {
-		return errors.Join(errors.New("restore: the state machine is closed"), db.release())
-	}
-	m.mu.db, m.mu.state = db, st
-	m.applied.Store(applied)
-	m.durable.Store(applied)
-	close(m.mu.updated)
-	m.mu.updated = make(chan struct{})
-	old.onLast = func() error { return m.fs.RemoveAll(m.path(oldName)) }
-	return old.release()
+	return m.replace(func(db *pebble.DB) error { return readSnapshot(r, db) })
 }
 
 func readSnapshot(r io.Reader, db *pebble.DB) error {
+	batch := db.NewBatch()
+	defer func() { _ = batch.Close() }()
+	err := readStream(bufio.NewReaderSize(r, 1<<16), func(key, value []byte) error {
+		if err := batch.Set(key, value, nil); err != nil || batch.Len() < restoreBatch {
+			return err
+		}
+		if err := batch.Commit(pebble.NoSync); err != nil {
+			return err
+		}
+		batch = db.NewBatch()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return batch.Commit(pebble.NoSync)
+}
+
+// byteReader is what a stream is read from.
+type byteReader interface {
+	io.Reader
+	io.ByteReader
+}
+
+// readStream calls pair with all pairs of a stream and checks its sum.
+func readStream(r byteReader, pair func(key, value []byte) error) error {
 	h := xxh3.New()
-	br := &hashingReader{r: bufio.NewReaderSize(r, 1<<16), h: h}
+	br := &hashingReader{r: r, h: h}
 	magic := make([]byte, len(snapshotMagic))
 	if _, err := io.ReadFull(br, magic); err != nil {
-		return fmt.Errorf("read stream: %w", err)
+		return fmt.Errorf("read stream: %w", noEOF(err))
 	}
 	if string(magic) != snapshotMagic {
 		return fmt.Errorf("the stream is not a snapshot of this version (it begins with %q)", magic)
 	}
-	batch := db.NewBatch()
-	defer func() { _ = batch.Close() }()
 	for {
 		key, value, err := readPair(br)
 		if err != nil {
@@ -179,25 +159,19 @@ func readSnapshot(r io.Reader, db *pebble.DB) error {
 		if key == nil {
 			break
 		}
-		if err := batch.Set(key, value, nil); err != nil {
+		if err := pair(key, value); err != nil {
 			return err
-		}
-		if batch.Len() >= restoreBatch {
-			if err := batch.Commit(pebble.NoSync); err != nil {
-				return err
-			}
-			batch = db.NewBatch()
 		}
 	}
 	want := h.Sum64()
 	var sum [8]byte
-	if _, err := io.ReadFull(br.r, sum[:]); err != nil {
-		return fmt.Errorf("read stream: %w", err)
+	if _, err := io.ReadFull(r, sum[:]); err != nil {
+		return fmt.Errorf("read stream: %w", noEOF(err))
 	}
 	if binary.BigEndian.Uint64(sum[:]) != want {
 		return errors.New("the stream's checksum differs")
 	}
-	return batch.Commit(pebble.NoSync)
+	return nil
 }
 
 // readPair returns nil at the end of the pairs.
@@ -236,7 +210,7 @@ func noEOF(err error) error {
 }
 
 type hashingReader struct {
-	r *bufio.Reader
+	r byteReader
 	h *xxh3.Hasher
 }
 

@@ -37,6 +37,9 @@ type state struct {
 	settings    cluster.Settings
 	controllers map[cluster.ControllerName]cluster.Controller
 	nextRaftID  uint64
+	// restored is zero unless the state was made from a backup.
+	restored cluster.Restored
+	claims   map[cluster.PartitionID]map[claimKey]*storagev1.ClaimRecord
 
 	// Derived from the above.
 	outcomesAt map[cluster.PartitionID][]cluster.MoveID   // looked up, never iterated
@@ -70,6 +73,7 @@ func newState(limit uint64) *state {
 		outcomesBy: map[cluster.NodeID]map[outcomeKey]struct{}{}, controllers: map[cluster.ControllerName]cluster.Controller{},
 		owned: map[cluster.NodeID]int{}, inbound: map[cluster.NodeID]int{},
 		granted: map[cluster.PartitionID]struct{}{}, requests: map[string]*storagev1.ResultRecord{},
+		claims: map[cluster.PartitionID]map[claimKey]*storagev1.ClaimRecord{},
 	}
 }
 
@@ -381,6 +385,8 @@ func (st *state) loadKey(key, value []byte) error {
 		return loadRecord(value, &storagev1.MoveHistoryRecord{}, func(r *storagev1.MoveHistoryRecord) {
 			st.ended = append(st.ended, endedMove{cluster.Revision(binary.BigEndian.Uint64(key[1:])), ended(r)})
 		})
+	case prefixClaim:
+		return loadRecord(value, &storagev1.ClaimRecord{}, st.keepClaim)
 	case prefixHistory:
 		return nil // read on demand
 	default:
@@ -390,6 +396,9 @@ func (st *state) loadKey(key, value []byte) error {
 }
 
 func (st *state) loadMeta(key, value []byte) error {
+	if string(key) == string(keyRestored) {
+		return st.loadRestored(value)
+	}
 	if len(value) != 8 {
 		return fmt.Errorf("is damaged")
 	}

@@ -60,6 +60,8 @@ func (st *state) checkReceiver(id cluster.NodeID) *cluster.Error {
 		why = "is dead"
 	case n.Draining:
 		why = "is draining"
+	case n.Maintenance:
+		why = "is in maintenance"
 	default:
 		return nil
 	}
@@ -82,6 +84,11 @@ func (st *state) deleteTopic(c *storagev1.DeleteTopic) Result {
 	}
 	for _, o := range st.outcomesWhere(func(o cluster.Outcome) bool { return o.Partition.Topic == t.ID }) {
 		st.dropOutcome(o)
+	}
+	for _, a := range st.assignments[t.ID] {
+		for _, c := range st.claimsOf(a.Partition) {
+			st.dropClaim(c)
+		}
 	}
 	st.dropAssignments(t.ID)
 	st.dropTopic(t)

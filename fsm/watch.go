@@ -46,12 +46,13 @@ func (m *Machine) Changes(after cluster.Revision, limit int) ([]cluster.Revision
 	return readHistory(m.mu.db.DB, after+1, after+cluster.Revision(n))
 }
 
-// oldest is the first revision that is kept.
+// oldest is the first revision that is kept. A restored state has none of its predecessor's.
 func (st *state) oldest() cluster.Revision {
-	if uint64(st.revision) <= st.limit {
-		return 1
+	first := st.restored.Base + 1
+	if uint64(st.revision) > st.limit {
+		first = max(first, st.revision-cluster.Revision(st.limit)+1)
 	}
-	return st.revision - cluster.Revision(st.limit) + 1
+	return first
 }
 
 func readHistory(db *pebble.DB, from, to cluster.Revision) (out []cluster.RevisionChanges, err error) {

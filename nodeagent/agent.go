@@ -18,6 +18,8 @@ import (
 
 	"github.com/naradctl/naradctl-plane/internal/apierr"
 	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/internal/wire"
+	planev1 "github.com/naradctl/naradctl-plane/proto/naradplane/v1"
 	"github.com/naradctl/naradctl-plane/transfer"
 	"github.com/naradctl/naradctl-plane/transfer/store"
 )
@@ -147,7 +149,7 @@ func (a *Agent) build() error {
 	a.control = control{client: a.client, node: a.cfg.NodeID}
 	a.session = newSession(a.cfg, a.db, a.control, sessionHooks{
 		report: a.report, accepted: a.reporter.accepted, superseded: a.fence,
-		registered: a.registered, unknown: a.unknownNode, suspect: a.suspect,
+		registered: a.registered, unknown: a.unknownNode, suspect: a.suspect, claim: a.claim, orders: a.orders,
 	}, a.log)
 	if a.store, err = a.deps.OpenStore(a.session.LeaseValid); err != nil {
 		return fmt.Errorf("open the partition store: %w", err)
@@ -354,7 +356,7 @@ func (a *Agent) fence(ctx context.Context) error {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		as, ok := a.mu.view.Assignments[p]
-		return as.OwnerEpoch, ok && as.Owner == a.cfg.NodeID
+		return as.OwnerEpoch, ok && as.Owner == a.cfg.NodeID && !as.Unconfirmed
 	})
 }
 
@@ -364,10 +366,10 @@ func (a *Agent) registered(cluster.Incarnation) {
 	a.registeredOnce.Do(func() { close(a.registeredFirst) })
 }
 
-// unknownNode is asked when the cluster does not know this node. A decommissioned node stops for good;
+// unknownNode is asked when the cluster does not know this node. A decommissioned node with nothing left stops for good;
 // any other (a control plane restored from an older copy) registers again, since it has data.
 func (a *Agent) unknownNode() error {
-	if !a.drained() {
+	if !a.drained() || !a.empty() {
 		a.log.Warn("the cluster does not know this node, registering again")
 		return nil
 	}
@@ -375,6 +377,37 @@ func (a *Agent) unknownNode() error {
 		return err
 	}
 	return ErrRemoved
+}
+
+// empty reports whether nothing on this disk is needed: no record waits, no copy lies aside, no copy is marked.
+func (a *Agent) empty() bool {
+	if a.plane.Ingress != nil {
+		if n, _ := a.plane.Ingress.Depth(); n > 0 {
+			return false
+		}
+	}
+	copies, err := a.store.Copies()
+	if err != nil {
+		return false
+	}
+	for _, c := range copies {
+		if c.Place == store.Quarantined {
+			return false
+		}
+	}
+	return true
+}
+
+// orders passes on what operators ask of moves towards this node.
+func (a *Agent) orders(list []*planev1.MoveOrder) {
+	for _, o := range list {
+		p, m := wire.PartitionFromProto(o.GetPartition()), cluster.MoveID(o.GetMoveId())
+		if o.GetPromote() {
+			a.mover.Promote(p, m, o.GetAcceptLoss())
+		} else {
+			a.mover.Retry(p)
+		}
+	}
 }
 
 // suspect leaves watch streams that may lead nowhere.

@@ -45,6 +45,9 @@ func (a *Agent) applyNode(reset bool, rev cluster.Revision, changes []cluster.Ch
 		a.mover.ObserveNode(n)
 	}
 	for _, as := range assignments {
+		if as.Unconfirmed {
+			continue // what it says of owner and move is the backup's
+		}
 		a.mover.Observe(as)
 		a.source.Observe(as)
 	}
@@ -128,6 +131,8 @@ func (a *Agent) situation(p cluster.PartitionID) situation {
 		s.assignment = &as
 	}
 	_, s.topic = a.mu.view.Topics[p.Topic]
+	s.unknown = s.assignment == nil && a.mu.view.Restored.Unknown(cluster.Revision(p.Topic))
+	s.adopted = a.mu.view.Adopted(p, a.cfg.NodeID)
 	s.arrived = a.mu.view.Arrived(p, a.cfg.NodeID)
 	s.cancelled = a.mu.view.Cancelled(p, a.cfg.NodeID)
 	return s

@@ -24,8 +24,8 @@ type control struct {
 
 var _ transfer.ControlPlane = control{}
 
-// register begins a session. The request id is the same in all attempts.
-func (c control) register(ctx context.Context, cfg Config, store cluster.StoreID, inc cluster.Incarnation) (cluster.ClusterID, error) {
+// register begins a session. The request id is the same in all attempts. have is the cluster that the directory belongs to.
+func (c control) register(ctx context.Context, cfg Config, store cluster.StoreID, have cluster.ClusterID, inc cluster.Incarnation) (enrolment, error) {
 	req := &planev1.RegisterNodeRequest{
 		NodeId:         string(c.node),
 		StoreId:        string(store),
@@ -35,11 +35,24 @@ func (c control) register(ctx context.Context, cfg Config, store cluster.StoreID
 		Voter:          string(cfg.Voter),
 		CapacityWeight: cfg.CapacityWeight,
 		RequestId:      uuid.NewString(),
+		ClusterId:      string(have),
 	}
 	res, err := call(ctx, c.client, "register", func(ctx context.Context, n nodeClient) (*planev1.RegisterNodeResponse, error) {
 		return n.RegisterNode(ctx, req)
 	})
-	return cluster.ClusterID(res.GetClusterId()), err
+	e := enrolment{cluster: cluster.ClusterID(res.GetClusterId()), claim: res.GetNode().GetUnclaimed()}
+	for _, id := range res.GetPredecessors() {
+		e.predecessors = append(e.predecessors, cluster.ClusterID(id))
+	}
+	return e, err
+}
+
+// claim sends one part of what this node holds.
+func (c control) claim(ctx context.Context, req *planev1.ClaimPartitionsRequest) error {
+	_, err := call(ctx, c.client, "claim partitions", func(ctx context.Context, n nodeClient) (*planev1.ClaimPartitionsResponse, error) {
+		return n.ClaimPartitions(ctx, req)
+	})
+	return err
 }
 
 // heartbeat makes one attempt: the lease counts from when the request was sent, so that a late repetition
@@ -130,6 +143,14 @@ func (c control) ReadMove(ctx context.Context, p cluster.PartitionID, move clust
 	if err != nil {
 		return transfer.MoveView{}, err
 	}
+	// Invariant I9: after a restore the state is older than what was decided since. It proves nothing about a partition that it
+	// does not know, or that is not confirmed yet.
+	switch {
+	case res.GetUnknownTopic():
+		return transfer.MoveView{}, unsettled("topic %d was made after the backup that the controllers were restored from, and is not known to them", p.Topic)
+	case res.GetAssignment().GetUnconfirmed():
+		return transfer.MoveView{}, unsettled("partition %s waits for its confirmation: the controllers were restored from a backup", p)
+	}
 	var out transfer.MoveView
 	switch res.GetMoveState() {
 	case planev1.MoveState_MOVE_STATE_CURRENT:
@@ -179,4 +200,11 @@ func (c control) ReportReclaimed(ctx context.Context, p cluster.PartitionID, mov
 		return n.ReportReclaimed(ctx, req)
 	})
 	return err
+}
+
+// unsettled is no answer: what it is about is asked for again.
+func unsettled(format string, args ...any) error {
+	e := cluster.Errorf(cluster.ReasonNoLeader, format, args...)
+	e.RetryAfter = time.Second
+	return e
 }

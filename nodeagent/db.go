@@ -374,6 +374,7 @@ type cachedView struct {
 	Assignments []cluster.Assignment
 	Controllers []cluster.Controller
 	Settings    cluster.Settings
+	Restored    cluster.Restored
 }
 
 const cacheKey = cachePrefix + "view"
@@ -381,7 +382,7 @@ const cacheKey = cachePrefix + "view"
 // SaveView replaces the cached view. It is not synced: it is a cache, and what safety needs is in the
 // markers.
 func (db *DB) SaveView(v *View, self cluster.NodeID) error {
-	c := cachedView{Settings: v.Settings, Assignments: v.Owned(self)}
+	c := cachedView{Settings: v.Settings, Assignments: v.Owned(self), Restored: v.Restored}
 	for _, n := range v.Nodes {
 		c.Nodes = append(c.Nodes, n)
 	}
@@ -411,7 +412,7 @@ func (db *DB) LoadView() ([]cluster.Change, error) {
 	if err := json.Unmarshal(data, &c); err != nil {
 		return nil, fmt.Errorf("decode the cached view: %w", err)
 	}
-	out := []cluster.Change{{Settings: &c.Settings}}
+	out := []cluster.Change{{Settings: &c.Settings}, {Restored: &c.Restored}}
 	for i := range c.Nodes {
 		out = append(out, cluster.Change{Node: &c.Nodes[i]})
 	}

@@ -19,6 +19,10 @@ type situation struct {
 	assignment *cluster.Assignment
 	// topic says that the view has the partition's topic.
 	topic bool
+	// unknown says that the controllers were restored from a backup that is older than the topic.
+	unknown bool
+	// adopted is the move by which an operator, or a restore, asks for the records of a copy that has no marker here; zero for none.
+	adopted cluster.MoveID
 	// arrived says that the view has an outcome by which this node became the owner.
 	arrived bool
 	// cancelled are moves away that the view has as cancelled, and that have no marker here.
@@ -54,12 +58,16 @@ const (
 	actStaging
 	// actUnbegun reports that nothing is left of a cancelled move: it never began here.
 	actUnbegun
+	// actAside sets a copy aside that lies where a new, empty one has to begin.
+	actAside
+	// actAdopt has the records of a copy put into the topic again.
+	actAdopt
 	// actProblem reports what nobody here can resolve.
 	actProblem
 )
 
 func (k actionKind) String() string {
-	return [...]string{"none", "create", "open", "report", "close", "retire", "remove", "staging", "unbegun", "problem"}[k]
+	return [...]string{"none", "create", "open", "report", "close", "retire", "remove", "staging", "unbegun", "aside", "adopt", "problem"}[k]
 }
 
 // action is one thing to do about a partition. They are idempotent.
@@ -77,10 +85,12 @@ func (a action) String() string {
 	switch a.kind {
 	case actOpen, actReport:
 		s += fmt.Sprintf(" epoch=%d", a.epoch)
-	case actCreate, actRetire, actStaging:
+	case actCreate, actRetire, actStaging, actAside:
 		s += fmt.Sprintf(" identity=%d", a.identity)
 	case actRemove:
 		s += fmt.Sprintf(" %s identity=%d", a.place, a.identity)
+	case actAdopt:
+		s += fmt.Sprintf(" move=%d identity=%d", a.move, a.identity)
 	case actUnbegun:
 		s += fmt.Sprintf(" move=%d", a.move)
 	case actProblem:
@@ -92,8 +102,13 @@ func (a action) String() string {
 // decide says what this agent does about a partition that is in a situation. Pure. What belongs to a move
 // is left to the move's two sides: a marked copy to the source, a busy partition to the destination.
 func decide(s situation) []action {
+	if s.unknown || (s.assignment != nil && s.assignment.Unconfirmed) {
+		// Restored controllers don't know who owns it. What is open was never given away and stays so; nothing else happens.
+		return nil
+	}
+	adopt := decideAdopted(s)
 	var active *store.Copy
-	var aside []action
+	aside := adopt
 	for i := range s.copies {
 		c := &s.copies[i]
 		switch c.Place {
@@ -104,7 +119,7 @@ func decide(s situation) []action {
 				aside = append(aside, action{kind: actStaging, identity: c.Identity})
 			}
 		case store.Quarantined:
-			if !slices.Contains(s.marked, c.Identity) && s.synced {
+			if !slices.Contains(s.marked, c.Identity) && s.synced && s.adopted == 0 {
 				aside = append(aside, action{kind: actRemove, place: store.Quarantined, identity: c.Identity})
 			}
 		}
@@ -121,22 +136,51 @@ func decide(s situation) []action {
 	case s.assignment != nil && s.assignment.Owner == s.self:
 		return append(decideOwned(s, active), aside...)
 	}
+	if s.adopted != 0 && active != nil && !slices.Contains(s.marked, active.Identity) {
+		return aside // its copy is about to be salvaged
+	}
 	return append(decideForeign(s, active), aside...)
+}
+
+// decideAdopted begins what an outcome asks for that no marker of this node is of. Pure.
+func decideAdopted(s situation) []action {
+	if s.adopted == 0 || !s.synced || s.busy {
+		return nil
+	}
+	own := s.assignment != nil && s.assignment.Owner == s.self
+	for _, c := range s.copies {
+		served := c.Place == store.Active && own
+		if c.Place == store.Staged || served || c.Pending != nil || slices.Contains(s.marked, c.Identity) {
+			continue
+		}
+		return []action{{kind: actAdopt, move: s.adopted, identity: c.Identity}}
+	}
+	// Nothing is here that another move does not speak for.
+	return []action{{kind: actAdopt, move: s.adopted}}
 }
 
 // decideOwned is decide for a partition that the view says is this node's.
 func decideOwned(s situation, active *store.Copy) []action {
 	a := s.assignment
+	identity := store.Identity(s.partition.Topic)
+	if a.Fresh != 0 && !a.Opened {
+		identity = store.Identity(a.Fresh)
+		if active != nil && active.Identity != identity && s.synced {
+			return []action{{kind: actAside, identity: active.Identity}}
+		}
+	}
 	if active == nil {
 		switch {
 		case !s.synced:
 			return nil
-		case a.Opened || s.arrived || len(s.marked) > 0:
+		case a.Fresh != 0 && !a.Opened:
+			// What was there is given up for lost, by an operator's word or since no node has it.
+		case a.Opened || s.arrived || len(s.marked) > 0 || a.OwnerEpoch > 1:
 			// Invariant I9: an empty log in place of a lost copy would hide the loss.
 			return []action{{kind: actProblem, problem: "this node owns the partition and has no copy of it: restore the data directory, or delete the topic"}}
 		}
 		return []action{
-			{kind: actCreate, identity: store.Identity(s.partition.Topic)},
+			{kind: actCreate, identity: identity},
 			{kind: actOpen, epoch: a.OwnerEpoch},
 			{kind: actReport, epoch: a.OwnerEpoch},
 		}

@@ -25,7 +25,7 @@ func TestLargestTopicReachesAgents(t *testing.T) {
 	node := control{client: client, node: "n1"}
 	cfg := DefaultConfig()
 	cfg.NodeID, cfg.Listen = "n1", "127.0.0.1:7000"
-	if _, err := node.register(t.Context(), cfg, "store-n1", 1); err != nil {
+	if _, err := node.register(t.Context(), cfg, "store-n1", "", 1); err != nil {
 		t.Fatal(err)
 	}
 	beat := func() error {

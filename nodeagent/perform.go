@@ -61,6 +61,10 @@ func (r *reconciler) act(ctx context.Context, p cluster.PartitionID, act action,
 		return r.dropStaging(ctx, p, act.identity)
 	case actUnbegun:
 		return 0, "", r.unbegun(ctx, p, act.move)
+	case actAside:
+		return r.aside(ctx, p, act.identity)
+	case actAdopt:
+		return r.adopt(ctx, p, act)
 	}
 	return 0, "", cluster.Errorf(cluster.ReasonBug, "no such action: %s", act)
 }
@@ -163,6 +167,46 @@ func (r *reconciler) unbegun(ctx context.Context, p cluster.PartitionID, move cl
 		return nil // the view is behind, or a marker is: whoever holds it reports
 	}
 	return r.a.control.ReportReclaimed(ctx, p, move)
+}
+
+// aside makes room for an empty copy, when the owner's was given up for lost and an older one lies in its place.
+func (r *reconciler) aside(ctx context.Context, p cluster.PartitionID, id store.Identity) (time.Duration, string, error) {
+	v, err := r.a.control.ReadMove(ctx, p, 0)
+	if err != nil {
+		return 0, "", err
+	}
+	a := v.Assignment
+	if a == nil || a.Owner != r.a.cfg.NodeID || a.Opened || store.Identity(a.Fresh) == id {
+		return time.Second, "", nil // the view is behind
+	}
+	if err := r.a.store.Quarantine(p, id); err != nil {
+		return 0, "", err
+	}
+	r.a.log.Warn("older copy set aside for a new beginning of its partition", zap.Stringer("partition", p), zap.Uint64("identity", uint64(id)))
+	r.touch(p)
+	return 0, "", nil
+}
+
+// adopt gives a copy the marker of the move that asks for its records; the salvage that follows is like that after a promotion.
+func (r *reconciler) adopt(ctx context.Context, p cluster.PartitionID, act action) (time.Duration, string, error) {
+	v, err := r.a.control.ReadMove(ctx, p, act.move)
+	if err != nil {
+		return 0, "", err
+	}
+	if v.State != transfer.MoveEnded || v.Outcome.Kind != cluster.OutcomeForced || v.Outcome.Source != r.a.cfg.NodeID {
+		return time.Second, "", nil // the view is behind
+	}
+	if act.identity == 0 {
+		r.a.log.Warn("no copy here to salvage", zap.Stringer("partition", p), zap.Uint64("move_id", uint64(act.move)))
+		return 0, "", r.a.control.ReportReclaimed(ctx, p, act.move)
+	}
+	if err := r.a.source.Adopt(p, act.move, act.identity, v.Outcome.Destination); err != nil {
+		return 0, "", err
+	}
+	r.a.log.Warn("copy is salvaged into its partition", zap.Stringer("partition", p), zap.Uint64("identity", uint64(act.identity)),
+		zap.Uint64("move_id", uint64(act.move)))
+	r.touch(p)
+	return 0, "", nil
 }
 
 // note logs why staging is kept; that is no problem of anybody's.

@@ -358,6 +358,9 @@ func (r *reconciler) situation(p cluster.PartitionID, copies []store.Copy) situa
 	s.marked = r.a.markers(p)
 	// A marker's own side reports its move.
 	s.cancelled = slices.DeleteFunc(s.cancelled, func(m cluster.MoveID) bool { return r.a.source.Began(p, m) })
+	if s.adopted != 0 && r.a.source.Began(p, s.adopted) {
+		s.adopted = 0
+	}
 	s.busy = r.a.mover.Busy(p)
 	return s
 }

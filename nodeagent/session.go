@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,6 +41,15 @@ var errSuperseded = errors.New("the incarnation was superseded")
 // ordinary: the node was declared dead between a registration and its repetition.
 const maxStaleRegistrations = 5
 
+// enrolment is the answer to a registration.
+type enrolment struct {
+	cluster cluster.ClusterID
+	// predecessors are the clusters that this one was restored from.
+	predecessors []cluster.ClusterID
+	// claim says that the cluster asks which copies this node holds.
+	claim bool
+}
+
 // sessionHooks are what a session needs of the agent. All are required. They are called from the
 // session's goroutine.
 type sessionHooks struct {
@@ -50,6 +60,10 @@ type sessionHooks struct {
 	// superseded is called when a session has ended and before the next incarnation registers: after
 	// it, no marked partition accepts writes (I7).
 	superseded func(ctx context.Context) error
+	// claim tells a restored cluster what this node holds. Nothing acts on the cluster's word before it.
+	claim func(ctx context.Context, inc cluster.Incarnation) error
+	// orders is called with what operators ask of moves towards this node.
+	orders func([]*planev1.MoveOrder)
 	// registered is called after a registration.
 	registered func(cluster.Incarnation)
 	// unknown is called when the cluster has no such node. An error ends the session for good.
@@ -65,7 +79,7 @@ type session struct {
 	hooks sessionHooks
 	log   *zap.Logger
 	// enroll registers an incarnation; send makes one attempt at one heartbeat.
-	enroll func(context.Context, cluster.Incarnation) (cluster.ClusterID, error)
+	enroll func(context.Context, cluster.Incarnation) (enrolment, error)
 	send   func(context.Context, time.Duration, *planev1.HeartbeatRequest) (*planev1.HeartbeatResponse, error)
 
 	mu struct {
@@ -83,8 +97,12 @@ type session struct {
 
 func newSession(cfg Config, db *DB, c control, hooks sessionHooks, log *zap.Logger) *session {
 	s := &session{cfg: cfg, db: db, hooks: hooks, log: log, send: c.heartbeat}
-	s.enroll = func(ctx context.Context, inc cluster.Incarnation) (cluster.ClusterID, error) {
-		return c.register(ctx, cfg, db.StoreID(), inc)
+	s.enroll = func(ctx context.Context, inc cluster.Incarnation) (enrolment, error) {
+		have, err := db.ClusterID()
+		if err != nil {
+			return enrolment{}, err
+		}
+		return c.register(ctx, cfg, db.StoreID(), have, inc)
 	}
 	s.mu.incarnation = db.Incarnation()
 	s.mu.wantSizes = true
@@ -176,9 +194,9 @@ func (s *session) register(ctx context.Context) error {
 	inc, _ := s.Incarnation()
 	b := newBackoff(100*time.Millisecond, 3*time.Second)
 	for {
-		id, err := s.enroll(ctx, inc)
+		e, err := s.enroll(ctx, inc)
 		if err == nil {
-			return s.accept(id, inc)
+			return s.accept(ctx, e, inc)
 		}
 		switch cluster.ReasonOf(err) {
 		case cluster.ReasonStaleIncarnation:
@@ -200,30 +218,60 @@ func (s *session) register(ctx context.Context) error {
 }
 
 // accept begins a session that the cluster has registered.
-func (s *session) accept(id cluster.ClusterID, inc cluster.Incarnation) error {
+func (s *session) accept(ctx context.Context, e enrolment, inc cluster.Incarnation) error {
 	have, err := s.db.ClusterID()
 	if err != nil {
 		return err
 	}
-	switch have {
-	case "":
-		if err := s.db.SetClusterID(id); err != nil {
+	switch {
+	case have == e.cluster:
+	case have == "", slices.Contains(e.predecessors, have):
+		// The directory goes with the restored cluster and never back: who is left of the old one can't use it any more.
+		if err := s.db.SetClusterID(e.cluster); err != nil {
 			return err
 		}
-	case id:
+		if have != "" {
+			s.log.Warn("the controllers were restored from a backup: this directory belongs to their cluster from now on",
+				zap.String("from", string(have)), zap.String("cluster", string(e.cluster)))
+		}
 	default:
 		return cluster.Errorf(cluster.ReasonForeignStore,
 			"data directory %s belongs to cluster %s, the controllers are of cluster %s: correct controllers, or give this node another data_dir",
-			s.cfg.DataDir, have, id)
+			s.cfg.DataDir, have, e.cluster)
+	}
+	if e.claim {
+		if err := s.claim(ctx, inc); err != nil {
+			return err
+		}
 	}
 	s.mu.Lock()
 	s.mu.registered = true
 	s.mu.wantSizes = true
 	s.mu.problem = "waiting for the first heartbeat's answer"
 	s.mu.Unlock()
-	s.log.Info("registered", zap.Uint64("incarnation", uint64(inc)), zap.String("cluster", string(id)))
+	s.log.Info("registered", zap.Uint64("incarnation", uint64(inc)), zap.String("cluster", string(e.cluster)))
 	s.hooks.registered(inc)
 	return nil
+}
+
+// claim repeats the claims until the cluster has them.
+func (s *session) claim(ctx context.Context, inc cluster.Incarnation) error {
+	b := newBackoff(100*time.Millisecond, 3*time.Second)
+	for {
+		err := s.hooks.claim(ctx, inc)
+		switch cluster.ReasonOf(err) {
+		case cluster.ReasonStaleIncarnation, cluster.ReasonNotFound:
+			return errSuperseded
+		}
+		if err == nil {
+			return nil
+		}
+		s.setProblem("telling the restored controllers what this node holds: %v", err)
+		s.log.Warn("copies not claimed yet, retrying", zap.Error(err))
+		if !b.wait(ctx) {
+			return ctx.Err()
+		}
+	}
 }
 
 // reincarnate ends the session and takes the next incarnation.
@@ -326,5 +374,8 @@ func (s *session) heartbeat(ctx context.Context, inc cluster.Incarnation, sent t
 	s.mu.wantSizes = res.GetWantSizes()
 	s.mu.Unlock()
 	s.hooks.accepted(req)
+	if len(res.GetOrders()) > 0 {
+		s.hooks.orders(res.GetOrders())
+	}
 	return nil
 }

@@ -44,8 +44,13 @@ func newSessionRig(t *testing.T) *sessionRig {
 		registered: func(cluster.Incarnation) { r.events = append(r.events, "registered") },
 		unknown:    func() error { return ErrRemoved },
 		suspect:    func() { r.events = append(r.events, "suspect") },
+		claim: func(_ context.Context, inc cluster.Incarnation) error {
+			r.events = append(r.events, "claim "+string('0'+rune(inc)))
+			return nil
+		},
+		orders: func([]*planev1.MoveOrder) {},
 	}, zap.NewNop())
-	r.enroll = func(context.Context, cluster.Incarnation) (cluster.ClusterID, error) { return "c", nil }
+	r.enroll = func(context.Context, cluster.Incarnation) (enrolment, error) { return enrolment{cluster: "c"}, nil }
 	r.send = granted(10 * time.Second)
 	return r
 }
@@ -161,12 +166,12 @@ func TestC74SupersededSessionFencesBeforeItRegisters(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newSessionRig(t)
 		dead := true
-		r.enroll = func(_ context.Context, inc cluster.Incarnation) (cluster.ClusterID, error) {
+		r.enroll = func(_ context.Context, inc cluster.Incarnation) (enrolment, error) {
 			if r.LeaseValid() {
 				t.Error("a lease while registering")
 			}
 			r.events = append(r.events, "register "+string('0'+rune(inc)))
-			return "c", nil
+			return enrolment{cluster: "c"}, nil
 		}
 		r.send = func(_ context.Context, _ time.Duration, req *planev1.HeartbeatRequest) (*planev1.HeartbeatResponse, error) {
 			if dead && req.GetIncarnation() == 1 {
@@ -201,11 +206,11 @@ func TestC73NotRegisteredUntilTheClusterSaidSo(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newSessionRig(t)
 		var up atomic.Bool
-		r.enroll = func(context.Context, cluster.Incarnation) (cluster.ClusterID, error) {
+		r.enroll = func(context.Context, cluster.Incarnation) (enrolment, error) {
 			if !up.Load() {
-				return "", cluster.Errorf(cluster.ReasonNoLeader, "no leader")
+				return enrolment{}, cluster.Errorf(cluster.ReasonNoLeader, "no leader")
 			}
-			return "c", nil
+			return enrolment{cluster: "c"}, nil
 		}
 		r.start(t)
 		pass(time.Minute)
@@ -223,8 +228,8 @@ func TestC73NotRegisteredUntilTheClusterSaidSo(t *testing.T) {
 func TestC37ForeignStoreStopsTheAgent(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newSessionRig(t)
-		r.enroll = func(context.Context, cluster.Incarnation) (cluster.ClusterID, error) {
-			return "", cluster.Errorf(cluster.ReasonForeignStore, "known with another store: decommission it first")
+		r.enroll = func(context.Context, cluster.Incarnation) (enrolment, error) {
+			return enrolment{}, cluster.Errorf(cluster.ReasonForeignStore, "known with another store: decommission it first")
 		}
 		err := r.run(t.Context())
 		wantRefusal(t, err, cluster.ReasonForeignStore, "decommission it first")
@@ -235,8 +240,8 @@ func TestC37ForeignStoreStopsTheAgent(t *testing.T) {
 func TestC79OlderIncarnationStopsTheAgent(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newSessionRig(t)
-		r.enroll = func(context.Context, cluster.Incarnation) (cluster.ClusterID, error) {
-			return "", cluster.Errorf(cluster.ReasonStaleIncarnation, "a later one is known")
+		r.enroll = func(context.Context, cluster.Incarnation) (enrolment, error) {
+			return enrolment{}, cluster.Errorf(cluster.ReasonStaleIncarnation, "a later one is known")
 		}
 		err := r.run(t.Context())
 		wantRefusal(t, err, cluster.ReasonStaleIncarnation, "clone")

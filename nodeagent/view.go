@@ -18,6 +18,8 @@ type View struct {
 	Outcomes    map[cluster.PartitionID]map[cluster.MoveID]cluster.Outcome
 	Controllers map[cluster.ControllerName]cluster.Controller
 	Settings    cluster.Settings
+	// Restored says from what the controllers' state was restored, if it was.
+	Restored cluster.Restored
 }
 
 // NewView returns an empty view with default settings.
@@ -59,7 +61,9 @@ func (v *View) Fold(reset bool, rev cluster.Revision, changes []cluster.Change) 
 		t.All = false
 		return t
 	case reset:
+		topics := v.Topics
 		*v = *NewView()
+		defer v.keepUnknown(topics)
 	case rev <= v.Revision:
 		return t
 	}
@@ -68,6 +72,16 @@ func (v *View) Fold(reset bool, rev cluster.Revision, changes []cluster.Change) 
 		v.fold(c, &t)
 	}
 	return t
+}
+
+// keepUnknown keeps the topics that the controllers, restored from an older backup, can't know: this node may hold all that
+// is left of them.
+func (v *View) keepUnknown(topics map[cluster.TopicID]cluster.Topic) {
+	for id, topic := range topics {
+		if _, ok := v.Topics[id]; !ok && v.Restored.Unknown(cluster.Revision(id)) {
+			v.Topics[id] = topic
+		}
+	}
 }
 
 func (v *View) fold(c cluster.Change, t *Touched) {
@@ -113,6 +127,8 @@ func (v *View) fold(c cluster.Change, t *Touched) {
 	case c.ControllerRemoved != "":
 		delete(v.Controllers, c.ControllerRemoved)
 		t.Controllers = true
+	case c.Restored != nil:
+		v.Restored = *c.Restored
 	}
 }
 
@@ -136,6 +152,18 @@ func (v *View) Arrived(p cluster.PartitionID, node cluster.NodeID) bool {
 		}
 	}
 	return false
+}
+
+// Adopted returns the latest forced outcome of p with node as source; zero when there is none. Without a marker here it is
+// an operator's: the node is to put the records of its copy into the topic again.
+func (v *View) Adopted(p cluster.PartitionID, node cluster.NodeID) cluster.MoveID {
+	var latest cluster.MoveID
+	for _, o := range v.Outcomes[p] {
+		if o.Source == node && o.Kind == cluster.OutcomeForced {
+			latest = max(latest, o.MoveID)
+		}
+	}
+	return latest
 }
 
 // Cancelled returns the moves of p away from node that are recorded as cancelled, in order.

@@ -125,7 +125,7 @@ func (s *state) indexNodes() {
 	for i := range s.nodes {
 		nd := &s.nodes[i]
 		zones = append(zones, nd.Zone)
-		settled = settled || nd.Alive && !nd.Draining && !nd.Settling && !nd.Silent
+		settled = settled || nd.Alive && !nd.Draining && !nd.Maintenance && !nd.Settling && !nd.Silent
 		s.room[i] = roomOf(nd, s.lim.HighDiskPercent)
 		s.weight[i] = int64(min(max(nd.Weight, 1), MaxWeight))
 	}
@@ -138,7 +138,7 @@ func (s *state) indexNodes() {
 		z, _ := slices.BinarySearch(zones, nd.Zone)
 		s.zone[i] = int32(z)
 		switch {
-		case !nd.Alive:
+		case !nd.Alive, nd.Maintenance:
 		case nd.Draining:
 			s.kindAt[i] = leaving
 		case !nd.Settling && !nd.Silent || !settled:

@@ -55,6 +55,8 @@ func (s *state) noReceivers() *cluster.Error {
 			why = "dead"
 		case nd.Draining:
 			why = "draining"
+		case nd.Maintenance:
+			why = "in maintenance"
 		case !s.isRecv[i] && nd.Silent:
 			why = "silent"
 		case !s.isRecv[i]:

@@ -20,6 +20,8 @@ type Node struct {
 	Alive bool
 	// Draining nodes receive nothing and shed all they own.
 	Draining bool
+	// Maintenance nodes receive nothing, and what they own stays.
+	Maintenance bool
 	// Settling nodes joined, or came back, too recently to receive. What they own stays.
 	Settling bool
 	// Silent nodes have not been heard of for a lease. They are treated like settling ones, by placements too.

@@ -246,6 +246,17 @@ func (m *Mover) Retry(p cluster.PartitionID) {
 	}
 }
 
+// Promote has p's move promote its copy now, the source being dead: without waiting for force_promote_after, and with acceptLoss
+// even when the copy is not complete. It is ignored when the move is not p's present one.
+func (m *Mover) Promote(p cluster.PartitionID, id cluster.MoveID, acceptLoss bool) {
+	m.mu.Lock()
+	r := m.mu.runs[p]
+	m.mu.Unlock()
+	if r != nil && r.move == id {
+		r.send(move.PromoteAsked{AcceptLoss: acceptLoss})
+	}
+}
+
 // Progress describes every move, by partition.
 func (m *Mover) Progress() []cluster.MoveProgress {
 	m.mu.Lock()

@@ -41,6 +41,17 @@ func decodePromoted(b []byte) (promotedRecord, error) {
 	return r, nil
 }
 
+// Promoted reports whether this node's copy of a partition came by a promotion whose source has not salvaged yet.
+func Promoted(j Journal, p cluster.PartitionID, move cluster.MoveID) (bool, error) {
+	key := journalKey(promotedPrefix, p, move)
+	records, err := j.Load(key)
+	if err != nil {
+		return false, fmt.Errorf("load %s: %w", key, err)
+	}
+	_, ok := records[key]
+	return ok, nil
+}
+
 // PrunePromotions removes the records of promotions that nobody will ask about any more: their outcome is gone, since
 // the source has salvaged, or the topic is. Safe for concurrent use.
 func (m *Mover) PrunePromotions(ctx context.Context) error {

@@ -152,6 +152,11 @@ func (r *Reclaimer) flipped(ctx context.Context, m Marker, v MoveView) (bool, ti
 		r.unconfirm(m)
 		return false, pollAfter, nil
 	}
+	// Invariant I9: while the present owner is dead its disk may be gone, and this the best copy that is left.
+	if ok && v.Owner != nil && v.Owner.Status == cluster.NodeDead {
+		r.unconfirm(m)
+		return false, pollAfter, nil
+	}
 	if wait := r.confirm(m); ok && wait > 0 {
 		return false, wait, nil
 	}

@@ -41,6 +41,7 @@ func (r *run) forceComplete(ctx context.Context, eff move.ForceComplete) move.Ev
 	defer cancel()
 	o, err := r.m.cfg.Control.ForceCompleteMove(call, ForceRequest{
 		Partition: r.p, MoveID: r.move, SourceIncarnation: eff.Incarnation, StagedLEO: eff.LEO, ReadHWM: eff.ReadHWM,
+		AcceptLoss: eff.AcceptLoss,
 	})
 	if lost := r.hit(faults.MoveForceReply, 0); lost != nil {
 		return move.OutcomeUnknown{Message: lost.Error()}

@@ -381,6 +381,26 @@ func (s *Source) Owned(id cluster.PartitionID, epoch cluster.Epoch) error {
 	return s.cfg.Store.Open(id, epoch)
 }
 
+// Adopt makes a marker for a copy that no move of this node took away, so that it is salvaged as after a promotion by move. It
+// asks nobody: the caller has read that outcome.
+func (s *Source) Adopt(id cluster.PartitionID, move cluster.MoveID, identity store.Identity, dest cluster.NodeID) error {
+	p := s.part(id)
+	p.mu.Lock()
+	if p.mu.moves[move] != nil {
+		p.mu.Unlock()
+		return nil
+	}
+	m := Marker{Partition: id, MoveID: move, Destination: dest, Identity: identity}
+	if err := s.saveMarker(m); err != nil {
+		p.mu.Unlock()
+		return err
+	}
+	o := s.run(p, m, handoff.Restored(), 0)
+	p.mu.Unlock()
+	o.send(s.ctx, handoff.Registered{})
+	return nil
+}
+
 // forget removes a marker whose copy is gone. The journal comes first: a marker that comes back is
 // resolved again.
 func (s *Source) forget(m Marker) error {

@@ -18,6 +18,7 @@ import (
 type clients struct {
 	planev1connect.ClusterServiceClient
 	planev1connect.TopicServiceClient
+	planev1connect.NodeServiceClient
 }
 
 // connect returns the client of the cluster, or of the agents that are given. It is kept for the life of the command.
@@ -60,7 +61,7 @@ func call[T any](ctx context.Context, a *app, fn func(context.Context, clients) 
 		var zero T
 		return zero, err
 	}
-	v, err := fn(ctx, clients{c.Cluster(), c.Topics()})
+	v, err := fn(ctx, clients{c.Cluster(), c.Topics(), c.Nodes()})
 	return v, a.explain(err)
 }
 

@@ -25,7 +25,8 @@ Begin with the status: it says what is wrong, if anything, and which command to 
 	}
 	a.clientFlags(cmd)
 	cmd.AddCommand(a.statusCommand(), a.membersCommand(), a.movesCommand(), a.decommissionCommand(),
-		a.moveCommand(), a.controllersCommand(), a.settingsCommand())
+		a.moveCommand(), a.controllersCommand(), a.settingsCommand(), a.rebalanceCommand(), a.maintenanceCommand(),
+		a.partitionCommand(), a.snapshotCommand())
 	return cmd
 }
 
@@ -85,7 +86,7 @@ func statusTable(w io.Writer, m *planev1.GetClusterStatusResponse) {
 }
 
 func (a *app) membersCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:     "members",
 		Short:   "List the nodes with what they hold",
 		Example: "  naradctl-plane cluster members\n  naradctl-plane cluster members -o wide",
@@ -98,6 +99,8 @@ func (a *app) membersCommand() *cobra.Command {
 			return a.print(m, func(w io.Writer) { a.membersTable(w, m) })
 		},
 	}
+	cmd.AddCommand(a.forgetCommand())
+	return cmd
 }
 
 func (a *app) members(ctx context.Context) (*planev1.ListMembersResponse, error) {
@@ -133,8 +136,21 @@ func (a *app) membersTable(w io.Writer, m *planev1.ListMembersResponse) {
 		row(w, cells...)
 	}
 	for _, e := range m.GetMembers() {
+		if n := e.GetNode(); n.GetMaintenance() {
+			fmt.Fprintf(w, "%s is in maintenance%s\n", n.GetNodeId(), because(n.GetMaintenanceReason()))
+		}
+		if n := e.GetNode(); n.GetUnclaimed() {
+			fmt.Fprintf(w, "%s has not said since the restore what it holds\n", n.GetNodeId())
+		}
 		for _, b := range e.GetBlockers() {
 			fmt.Fprintf(w, "%s is draining: %s\n", e.GetNode().GetNodeId(), b)
 		}
 	}
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + reason
 }

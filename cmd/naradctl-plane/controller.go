@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -46,6 +47,9 @@ type controllerNode struct {
 // openController locks and reads the data directory, and lets a fresh one join when it is told to.
 // Ownership of ln passes to the controllerNode when it succeeds.
 func openController(ctx context.Context, c config.Controller, ln net.Listener, creds *credentials, log *zap.Logger, meter metric.Meter) (*controllerNode, error) {
+	if _, err := os.Stat(filepath.Join(c.DataDir, restoringDir)); err == nil {
+		return nil, cluster.Errorf(cluster.ReasonBlocked, "a restore into %s was not completed: run \"naradctl-plane cluster snapshot restore\" again", c.DataDir)
+	}
 	n := &controllerNode{cfg: c, log: log, meter: meter, creds: creds, ln: ln, address: advertised(c.AdvertiseAddress(), ln)}
 	cfg := n.consensusConfig()
 	node, err := etcdraft.New(cfg, log)
@@ -122,7 +126,7 @@ func (n *controllerNode) run(ctx context.Context, metrics http.Handler, started 
 	lead := controller.New(n.leaderConfig(cluster.ClusterID(backend.ClusterID())), backend, n.machine, n.log)
 	server, err := api.New(api.Deps{
 		Controller: lead, Backend: backend, Machine: n.machine, Logger: n.log,
-		Forward: n.creds.http2(), Scheme: n.creds.scheme(),
+		Forward: n.creds.http2(), Scheme: n.creds.scheme(), Version: version,
 	})
 	if err != nil {
 		web.stop(context.WithoutCancel(ctx))
@@ -218,7 +222,7 @@ func runController(ctx context.Context, d *daemonEnv, c config.Config) error {
 }
 
 // refusals are faults that a restart does not cure.
-var refusals = []error{etcdraft.ErrForeignStore, etcdraft.ErrStateMismatch, consensus.ErrRemoved, nodeagent.ErrRemoved}
+var refusals = []error{etcdraft.ErrInUse, etcdraft.ErrForeignStore, etcdraft.ErrStateMismatch, consensus.ErrRemoved, nodeagent.ErrRemoved}
 
 // hopeless reports whether starting again would end the same way.
 func hopeless(err error) bool {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -22,7 +23,7 @@ func (a *app) controllersCommand() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "controllers",
-		Short: "List, remove, and transfer leadership of controllers",
+		Short: "List, add, promote and remove controllers, and transfer leadership",
 		Long: `List the controllers. A new one joins by itself, as a learner until it has caught up:
 
   naradctl-plane controller --name ctl-4 --listen 10.0.0.4:7400 --insecure --join 10.0.0.1:7400`,
@@ -31,7 +32,7 @@ func (a *app) controllersCommand() *cobra.Command {
 	}
 	cmd.AddCommand(
 		&cobra.Command{Use: "list", Short: "List the controllers", Args: cobra.NoArgs, RunE: list},
-		a.removeControllerCommand(), a.transferCommand(),
+		a.addControllerCommand(), a.promoteControllerCommand(), a.removeControllerCommand(), a.transferCommand(),
 	)
 	return cmd
 }
@@ -49,6 +50,63 @@ func controllersTable(w io.Writer, m *planev1.ListControllersResponse) {
 		row(w, c.GetName(), role, yes(s.GetLeader()), yes(s.GetActive()), s.GetLagEntries(), c.GetAddress(), c.GetRaftId())
 	}
 	fmt.Fprintf(w, "term %d; %d of %s may be away\n", m.GetTerm(), m.GetFailureTolerance(), plural(voters, "voter"))
+}
+
+func (a *app) addControllerCommand() *cobra.Command {
+	var address, store string
+	cmd := &cobra.Command{
+		Use:   "add NAME --address HOST:PORT --store-id UUID",
+		Short: "Admit a controller as a learner before it is started",
+		Long: `Admit a controller as a learner. One that is started with --join does so by itself; this is for when it
+must not be able to reach the cluster before it is admitted. The store id is in the file store-id of its
+data directory. It becomes a voter when it has caught up.`,
+		Example: "  naradctl-plane cluster controllers add ctl-4 --address 10.0.0.4:7400 --store-id 4f0c…",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if address == "" || store == "" {
+				return withCode(codeUsage, errors.New("--address and --store-id must be given; or start the controller with --join, which needs neither"))
+			}
+			req := &planev1.AddControllerRequest{Name: args[0], Address: address, StoreId: store, RequestId: requestID()}
+			m, err := call(cmd.Context(), a, func(ctx context.Context, c clients) (*planev1.AddControllerResponse, error) {
+				return c.AddController(ctx, req)
+			})
+			if err != nil {
+				return err
+			}
+			return a.print(m, func(w io.Writer) {
+				fmt.Fprintf(w, "%s is admitted as a learner (raft id %d); start it with --join; it votes when it has caught up\n", args[0], m.GetController().GetRaftId())
+			})
+		},
+	}
+	cmd.Flags().StringVar(&address, "address", "", "host:port under which the others reach it")
+	cmd.Flags().StringVar(&store, "store-id", "", "identity of its data directory")
+	return cmd
+}
+
+func (a *app) promoteControllerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "promote NAME",
+		Short: "Make a learner a voter now, or learn how far behind it is",
+		Long: `Make a learner a voter. The leader does so by itself once it has caught up; this says why it has not.
+Refused, with the number of entries, while it is behind.`,
+		Example: "  naradctl-plane cluster controllers promote ctl-4",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m, err := call(cmd.Context(), a, func(ctx context.Context, c clients) (*planev1.PromoteControllerResponse, error) {
+				return c.PromoteController(ctx, &planev1.PromoteControllerRequest{Name: args[0]})
+			})
+			if err != nil {
+				return err
+			}
+			return a.print(m, func(w io.Writer) {
+				if m.GetAlready() {
+					fmt.Fprintf(w, "%s is a voter already\n", args[0])
+				} else {
+					fmt.Fprintf(w, "%s is a voter\n", args[0])
+				}
+			})
+		},
+	}
 }
 
 func (a *app) removeControllerCommand() *cobra.Command {

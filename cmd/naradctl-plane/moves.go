@@ -244,8 +244,8 @@ func (w *movesWatch) changed(m *planev1.ListMovesResponse) {
 }
 
 func (a *app) moveCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "move", Short: "Start or cancel one move by hand"}
-	cmd.AddCommand(a.moveStartCommand(), a.moveCancelCommand())
+	cmd := &cobra.Command{Use: "move", Short: "Start, cancel, retry or promote one move by hand"}
+	cmd.AddCommand(a.moveStartCommand(), a.moveCancelCommand(), a.moveRetryCommand(), a.forcePromoteCommand())
 	return cmd
 }
 
@@ -256,7 +256,7 @@ func (a *app) moveStartCommand() *cobra.Command {
 		Short: "Move one partition to a node",
 		Long: `Move one partition to a node. The planner evens partitions out again unless it is paused:
 
-  naradctl-plane cluster settings set rebalance_paused=true`,
+  naradctl-plane cluster rebalance pause`,
 		Example: "  naradctl-plane cluster move start orders/3 --to node-2",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

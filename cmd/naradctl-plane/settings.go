@@ -57,7 +57,7 @@ heartbeat; moves in flight obey them at once. What each means: docs/operations.m
 			if err != nil {
 				return err
 			}
-			return a.print(m, func(w io.Writer) { settingsTable(w, m.GetSettings()) })
+			return a.print(m, func(w io.Writer) { settingsChanged(w, m.GetPrevious(), m.GetSettings()) })
 		},
 	}
 	cmd.AddCommand(get, set)
@@ -68,21 +68,45 @@ func settingsTable(w io.Writer, s *planev1.Settings) {
 	m := s.ProtoReflect()
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
-		f := fields.Get(i)
-		text := fmt.Sprint(m.Get(f).Interface())
-		switch {
-		case f.Kind() == protoreflect.MessageKind:
-			text = "-"
-			if d, ok := m.Get(f).Message().Interface().(*durationpb.Duration); ok && m.Has(f) {
-				text = d.AsDuration().String()
-			}
-		case isBytes(f) && m.Get(f).Uint() == 0:
-			text = "unlimited"
-		case isBytes(f):
-			text = size(m.Get(f).Uint())
-		}
-		row(w, string(f.Name()), text)
+		row(w, string(fields.Get(i).Name()), settingText(m, fields.Get(i)))
 	}
+}
+
+// settingsChanged prints what is different, old → new.
+func settingsChanged(w io.Writer, old, s *planev1.Settings) {
+	before, m := old.ProtoReflect(), s.ProtoReflect()
+	fields := m.Descriptor().Fields()
+	changed := false
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		if was, now := settingText(before, f), settingText(m, f); was != now {
+			changed = true
+			fmt.Fprintf(w, "%s: %s → %s\n", f.Name(), was, now)
+		}
+	}
+	if !changed {
+		fmt.Fprintln(w, "nothing was changed: the settings were so already")
+	}
+}
+
+// settingText is a setting with its unit.
+func settingText(m protoreflect.Message, f protoreflect.FieldDescriptor) string {
+	switch {
+	case f.Kind() == protoreflect.MessageKind:
+		if d, ok := m.Get(f).Message().Interface().(*durationpb.Duration); ok && m.Has(f) {
+			return d.AsDuration().String()
+		}
+		return "-"
+	case isBytes(f) && m.Get(f).Uint() == 0:
+		return "unlimited"
+	case f.Name() == "copy_rate_per_node":
+		return size(m.Get(f).Uint()) + "/s"
+	case isBytes(f):
+		return size(m.Get(f).Uint())
+	case strings.HasSuffix(string(f.Name()), "_percent"):
+		return fmt.Sprintf("%d%%", m.Get(f).Uint())
+	}
+	return fmt.Sprint(m.Get(f).Interface())
 }
 
 // isBytes reports whether a field counts bytes.

@@ -19,6 +19,10 @@ const (
 	bootstrapTerm  = 1
 )
 
+// FirstIndex is what BootstrapMetadata stands for: a state machine that holds it and has applied this index, with a fresh
+// directory, is a first member's.
+const FirstIndex = bootstrapIndex
+
 // membership is the configuration as of one applied index. Immutable: a change makes a new one.
 type membership struct {
 	clusterID string

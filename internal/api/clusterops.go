@@ -166,13 +166,15 @@ func (s clusterService) UpdateSettings(ctx context.Context, req *planev1.UpdateS
 	if err != nil {
 		return nil, fail(err)
 	}
+	var old cluster.Settings
 	rev, set, err := s.deps.Controller.UpdateSettings(ctx, func(base cluster.Settings) cluster.Settings {
+		old = base
 		return wire.ApplySettings(base, req.GetSettings())
 	}, id)
 	if err != nil {
 		return nil, fail(err)
 	}
-	return &planev1.UpdateSettingsResponse{Revision: uint64(rev), Settings: wire.SettingsToProto(set)}, nil
+	return &planev1.UpdateSettingsResponse{Revision: uint64(rev), Settings: wire.SettingsToProto(set), Previous: wire.SettingsToProto(old)}, nil
 }
 
 // checkSettings refuses durations that are none.

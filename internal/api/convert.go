@@ -31,6 +31,7 @@ func statusMessage(s controller.Status, id cluster.ClusterID) *planev1.GetCluste
 		ClusterId: string(id), Leader: string(s.Leader), Term: s.Term, Voters: uint32(s.Voters), Learners: uint32(s.Learners),
 		NodesAlive: uint32(s.Alive), NodesDead: uint32(s.Dead), NodesDraining: uint32(s.Draining), Topics: uint32(s.Topics),
 		Partitions: uint32(s.Partitions), MovesInFlight: uint32(s.Moves), MovesBlocked: uint32(s.Blocked), Bytes: uint64(s.Bytes),
+		MovesWaiting: uint32(s.Waiting),
 	}
 }
 

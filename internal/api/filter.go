@@ -17,12 +17,20 @@ type filter interface {
 	pass(c cluster.Change) bool
 }
 
+// restored says what the state was made from; nothing when it was not restored.
+func restored(r fsm.Reader) []cluster.Change {
+	if from := r.Restored(); from.Base != 0 {
+		return []cluster.Change{{Restored: &from}}
+	}
+	return nil
+}
+
 // nodeFilter is what an agent must act on.
 type nodeFilter struct{ node cluster.NodeID }
 
 func (f nodeFilter) snapshot(r fsm.Reader) []cluster.Change {
 	settings := r.Settings()
-	out := []cluster.Change{{Settings: &settings}}
+	out := append(restored(r), cluster.Change{Settings: &settings})
 	for _, c := range r.Controllers() {
 		out = append(out, cluster.Change{Controller: &c})
 	}
@@ -48,7 +56,8 @@ func (f nodeFilter) snapshot(r fsm.Reader) []cluster.Change {
 func (nodeFilter) begin(fsm.Reader) {}
 
 func (f nodeFilter) holds(a *cluster.Assignment) bool {
-	return a != nil && (a.Owner == f.node || a.Target == f.node)
+	// Who owns an unconfirmed one is not known: all nodes must know that they can't judge it.
+	return a != nil && (a.Owner == f.node || a.Target == f.node || a.Unconfirmed)
 }
 
 func (f nodeFilter) pass(c cluster.Change) bool {
@@ -88,7 +97,7 @@ func (f *routesFilter) begin(r fsm.Reader) {
 
 func (f *routesFilter) snapshot(r fsm.Reader) []cluster.Change {
 	f.begin(r)
-	var out []cluster.Change
+	out := restored(r)
 	for _, n := range r.Nodes() {
 		out = append(out, cluster.Change{Node: &n})
 	}

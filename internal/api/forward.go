@@ -42,6 +42,7 @@ var leaderOnly = map[string]bool{
 	planev1connect.NodeServiceForceCompleteMoveProcedure: true,
 	planev1connect.NodeServiceReportOpenedProcedure:      true,
 	planev1connect.NodeServiceReportReclaimedProcedure:   true,
+	planev1connect.NodeServiceClaimPartitionsProcedure:   true,
 
 	planev1connect.TopicServiceCreateTopicProcedure: true,
 	planev1connect.TopicServiceDeleteTopicProcedure: true,
@@ -58,6 +59,12 @@ var leaderOnly = map[string]bool{
 	planev1connect.ClusterServiceAddControllerProcedure:      true,
 	planev1connect.ClusterServiceRemoveControllerProcedure:   true,
 	planev1connect.ClusterServiceTransferLeadershipProcedure: true,
+	planev1connect.ClusterServicePromoteControllerProcedure:  true,
+	planev1connect.ClusterServiceForgetMemberProcedure:       true,
+	planev1connect.ClusterServiceAdoptPartitionProcedure:     true,
+	planev1connect.ClusterServiceRetryMoveProcedure:          true,
+	planev1connect.ClusterServiceForcePromoteMoveProcedure:   true,
+	planev1connect.ClusterServiceSetMaintenanceProcedure:     true,
 }
 
 // leaderRoutes are the REST routes of the procedures that only the leader can answer.

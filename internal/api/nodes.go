@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net"
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -81,6 +82,12 @@ func (s nodeService) RegisterNode(ctx context.Context, req *planev1.RegisterNode
 	if err := checkRegistration(req); err != nil {
 		return nil, fail(err)
 	}
+	own, from := s.deps.Controller.Config().ClusterID, s.restored()
+	if id := cluster.ClusterID(req.GetClusterId()); id != "" && id != own && !slices.Contains(from.Predecessors, id) {
+		return nil, fail(cluster.Errorf(cluster.ReasonForeignStore,
+			"the data directory of node %s belongs to cluster %s, the controllers are of cluster %s: correct its controllers, or give it another data_dir",
+			req.GetNodeId(), id, own))
+	}
 	r, n, err := s.deps.Controller.Register(ctx, controller.Registration{
 		Node: cluster.NodeID(req.GetNodeId()), StoreID: cluster.StoreID(req.GetStoreId()),
 		Incarnation: cluster.Incarnation(req.GetIncarnation()), Address: req.GetAddress(), Zone: req.GetZone(),
@@ -90,8 +97,46 @@ func (s nodeService) RegisterNode(ctx context.Context, req *planev1.RegisterNode
 		return nil, fail(err)
 	}
 	return &planev1.RegisterNodeResponse{
-		Revision: uint64(r.Revision), ClusterId: string(s.deps.Controller.Config().ClusterID), Node: wire.NodeToProto(n),
+		Revision: uint64(r.Revision), ClusterId: string(own), Node: wire.NodeToProto(n), Predecessors: wire.RestoredToProto(from).GetPredecessors(),
 	}, nil
+}
+
+// restored says what this cluster's state was made from.
+func (s *Server) restored() (from cluster.Restored) {
+	s.deps.Machine.Read(func(r fsm.Reader) { from = r.Restored() })
+	return from
+}
+
+// maxClaims bounds one part of a node's claims.
+const maxClaims = 1000
+
+func (s nodeService) ClaimPartitions(ctx context.Context, req *planev1.ClaimPartitionsRequest) (*planev1.ClaimPartitionsResponse, error) {
+	if err := cluster.ValidateNodeID(cluster.NodeID(req.GetNodeId())); err != nil {
+		return nil, fail(err)
+	}
+	if len(req.GetClaims()) > maxClaims || len(req.GetTopics()) > maxClaims {
+		return nil, fail(cluster.Invalid("claims", "must be at most %d claims and topics in one part, are %d and %d",
+			maxClaims, len(req.GetClaims()), len(req.GetTopics())))
+	}
+	cmd := &storagev1.ClaimPartitions{NodeId: req.GetNodeId(), Incarnation: req.GetIncarnation(), Last: req.GetLast()}
+	for _, c := range req.GetClaims() {
+		claim := &storagev1.ClaimRecord{
+			TopicId: c.GetPartition().GetTopicId(), Index: c.GetPartition().GetIndex(), NodeId: req.GetNodeId(),
+			Identity: c.GetIdentity(), Active: c.GetActive(), Forced: c.GetForced(),
+		}
+		for _, m := range c.GetMarkers() {
+			claim.Markers = append(claim.Markers, &storagev1.ClaimMarker{MoveId: m.GetMoveId(), Destination: m.GetDestination()})
+		}
+		cmd.Claims = append(cmd.Claims, claim)
+	}
+	for _, t := range req.GetTopics() {
+		cmd.Topics = append(cmd.Topics, fsm.TopicRecord(wire.TopicFromProto(t)))
+	}
+	r, err := s.propose(ctx, &storagev1.Command{Command: &storagev1.Command_ClaimPartitions{ClaimPartitions: cmd}})
+	if err != nil {
+		return nil, fail(err)
+	}
+	return &planev1.ClaimPartitionsResponse{Revision: uint64(r.Revision)}, nil
 }
 
 func checkRegistration(req *planev1.RegisterNodeRequest) error {
@@ -130,9 +175,15 @@ func (s nodeService) Heartbeat(ctx context.Context, req *planev1.HeartbeatReques
 	if err != nil {
 		return nil, fail(err)
 	}
-	return &planev1.HeartbeatResponse{
+	res := &planev1.HeartbeatResponse{
 		LeaseTtl: durationpb.New(lease.TTL), Leader: string(s.deps.Controller.Config().Name), WantSizes: lease.WantSizes,
-	}, nil
+	}
+	for _, o := range lease.Orders {
+		res.Orders = append(res.Orders, &planev1.MoveOrder{
+			Partition: wire.PartitionToProto(o.Partition), MoveId: uint64(o.MoveID), Promote: o.Promote, AcceptLoss: o.AcceptLoss,
+		})
+	}
+	return res, nil
 }
 
 func report(req *planev1.HeartbeatRequest) controller.Report {
@@ -170,6 +221,7 @@ func (s nodeService) GetAssignment(ctx context.Context, req *planev1.GetAssignme
 	s.deps.Machine.Read(func(r fsm.Reader) {
 		res.Revision = uint64(r.Revision())
 		a, ok := r.Assignment(p)
+		res.UnknownTopic = !ok && r.Restored().Unknown(cluster.Revision(p.Topic))
 		if ok {
 			res.Assignment = wire.AssignmentToProto(a)
 			if n, ok := r.Node(a.Owner); ok {

@@ -28,6 +28,8 @@ type Deps struct {
 	Forward http.RoundTripper
 	// Scheme is what Forward dials; empty is "http".
 	Scheme string
+	// Version of the program goes into backups.
+	Version string
 	// Interceptors wrap every call, the first one outermost.
 	Interceptors []connect.ServerInterceptor
 	// KeepAlive is how often an idle watch says how far it is; zero is 2 s.

@@ -28,6 +28,12 @@ type Assignment struct {
 	MoveStartedAt time.Time
 	// MovedAt is the proposer's clock at the flip that made Owner the owner; zero when no move did.
 	MovedAt time.Time
+	// Unconfirmed says that the cluster was restored from a backup and it is not settled yet who owns the
+	// partition: Owner is what the backup says. Nobody begins to serve it, and it does not move.
+	Unconfirmed bool
+	// Fresh is the identity with which Owner makes an empty copy in place of one that was given up for
+	// lost; zero is the topic's id. It means nothing once the partition was opened or has moved.
+	Fresh uint64
 }
 
 // Moving reports whether a move is current.

@@ -40,6 +40,15 @@ type Node struct {
 	// DeadHWMs are the last high watermarks that the node reported before the verdict, for
 	// partitions with an outbound marker. Empty when alive.
 	DeadHWMs []PartitionOffset
+	// DeadHWMsUnknown says that who pronounced the verdict had never heard them: DeadHWMs says nothing.
+	DeadHWMsUnknown bool
+	// Unclaimed says that the cluster was restored from a backup and the node has not said yet which
+	// copies it holds.
+	Unclaimed bool
+	// Maintenance says that no move to or from the node is begun, and that what it owns is not promoted
+	// elsewhere. Only the operator sets and clears it.
+	Maintenance       bool
+	MaintenanceReason string
 	// JoinedAt is when the node registered first.
 	JoinedAt time.Time
 	// Weight is how much the node should hold beside the others, 1 to MaxWeight. A node of weight 3 gets three

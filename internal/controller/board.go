@@ -179,7 +179,7 @@ func (c *Controller) planned(n cluster.Node, set cluster.Settings, now time.Time
 	s := &c.soft
 	e := s.of(n.ID)
 	out := planner.Node{
-		ID: n.ID, Alive: n.Status == cluster.NodeAlive, Draining: n.Draining, Zone: n.Zone, Weight: int(n.Weight),
+		ID: n.ID, Alive: n.Status == cluster.NodeAlive, Draining: n.Draining, Maintenance: n.Maintenance, Zone: n.Zone, Weight: int(n.Weight),
 		DiskTotal: e.report.DiskTotal, DiskFree: e.free(),
 	}
 	if out.Alive {

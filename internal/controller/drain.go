@@ -59,6 +59,13 @@ func (c *Controller) Decommission(ctx context.Context, ids []cluster.NodeID, rea
 		return Drain{}, err
 	}
 	refusals := refusals(w, ids)
+	for _, n := range w.nodes {
+		if n.Maintenance && !n.Draining && slices.Contains(ids, n.ID) {
+			e := cluster.Errorf(cluster.ReasonBlocked, "node %s is in maintenance: nothing moves off it (override: cluster maintenance stop %s)", n.ID, n.ID)
+			e.Blockers = []string{fmt.Sprintf("node %s is in maintenance", n.ID)}
+			refusals = append(refusals, e)
+		}
+	}
 	if e := c.voterBlocker(w, ids); e != nil {
 		refusals = append(refusals, e)
 	}
@@ -234,6 +241,9 @@ func (c *Controller) blockersOf(w world, n cluster.Node) []blocker {
 	out = append(out, blockedSentences(w, mine)...)
 	for _, s := range w.removal[n.ID] {
 		out = append(out, blocker{s, false})
+	}
+	if n.Maintenance {
+		out = append(out, blocker{fmt.Sprintf("node %s is in maintenance: nothing moves off it before \"cluster maintenance stop %s\"", n.ID, n.ID), true})
 	}
 	if w.owned[n.ID] > 0 && w.settings.RebalancePaused {
 		out = append(out, blocker{"rebalancing is paused", true})

@@ -79,6 +79,8 @@ type Lease struct {
 	TTL time.Duration
 	// WantSizes asks for the sizes of all owned partitions next time.
 	WantSizes bool
+	// Orders are what operators ask of moves towards the node.
+	Orders []Order
 }
 
 // Heartbeat renews a node's lease and takes over its report. ReasonStaleIncarnation: the node must take a
@@ -155,7 +157,7 @@ func (c *Controller) accept(n cluster.Node, arrived time.Time, rep Report, owned
 	if first || stuck || left {
 		c.wake()
 	}
-	return Lease{TTL: c.cfg.LeaseTTL, WantSizes: !e.sizes}, nil
+	return Lease{TTL: c.cfg.LeaseTTL, WantSizes: !e.sizes, Orders: e.takeOrders()}, nil
 }
 
 // silent marks the nodes whose silence is over dead_after and returns the verdicts to propose. The flag is
@@ -171,7 +173,8 @@ func (c *Controller) silent(nodes []cluster.Node, now time.Time) []*storagev1.Ma
 			continue
 		}
 		e.verdict = true
-		v := &storagev1.MarkDead{NodeId: string(n.ID), Incarnation: uint64(n.Incarnation)}
+		// Without a report to this leader nothing is known of what the node acknowledged.
+		v := &storagev1.MarkDead{NodeId: string(n.ID), Incarnation: uint64(n.Incarnation), HwmsUnknown: e.reported.IsZero()}
 		for _, h := range e.report.OutboundHWMs {
 			v.Hwms = append(v.Hwms, &storagev1.PartitionOffsetRecord{
 				TopicId: uint64(h.Partition.Topic), Index: h.Partition.Index, Offset: uint64(h.Offset),

@@ -212,6 +212,37 @@ func (c *Controller) removeFromLog(ctx context.Context, m consensus.MemberStatus
 	return nil
 }
 
+// PromoteController makes a learner a voter, as the leader's loop does by itself once it is caught up. ReasonBlocked, with how far
+// behind it is, when it is not.
+func (c *Controller) PromoteController(ctx context.Context, name cluster.ControllerName) (rev cluster.Revision, already bool, err error) {
+	if err := c.lock(ctx); err != nil {
+		return 0, false, err
+	}
+	defer c.unlock()
+	if _, err := c.Confirm(ctx); err != nil {
+		return 0, false, err
+	}
+	m, ok := memberByName(c.backend.Status(), name)
+	switch {
+	case !ok:
+		return 0, false, cluster.NotFound("controller %s is no member", name)
+	case m.Role == consensus.Voter:
+		return c.readWorld().revision, true, nil
+	}
+	if err := c.promote(ctx, m); errors.Is(err, consensus.ErrNotReady) {
+		e := cluster.Errorf(cluster.ReasonBlocked, "learner %s is not caught up: it is %d entries behind%s; it becomes a voter by itself when it is",
+			name, m.Lag, map[bool]string{true: "", false: " and was not heard of lately"}[m.Active])
+		e.Blockers = []string{fmt.Sprintf("%s is %d entries behind", name, m.Lag)}
+		return 0, false, e
+	} else if err != nil {
+		return 0, false, c.memberError("promote controller "+string(name), err)
+	}
+	if _, err := c.converge(ctx, c.readWorld()); err != nil {
+		return 0, false, err
+	}
+	return c.readWorld().revision, false, nil
+}
+
 // TransferLeadership hands leadership to a voter, or to the most up-to-date other one when to is empty, and
 // returns the new leader's name.
 func (c *Controller) TransferLeadership(ctx context.Context, to cluster.ControllerName) (cluster.ControllerName, error) {

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -150,6 +151,8 @@ func (c *Controller) plan(ctx context.Context, w world, now time.Time) error {
 	}
 	lim.HoldRebalancing = c.tooManyAway(w, now)
 	p := c.board.planner.Plan(lim)
+	// Partitions that wait for their confirmation after a restore have no owner in the view; the status tells of them.
+	p.Blocked = slices.DeleteFunc(p.Blocked, func(b planner.Blocked) bool { return b.Owner == "" })
 	s.blocked, s.waiting, s.onHold, s.cooling = p.Blocked, p.Waiting, p.OnHold, p.Cooling
 	moves := p.Moves[:min(len(p.Moves), max(0, maxProposals-len(s.proposed)))]
 	if len(moves) == 0 {

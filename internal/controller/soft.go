@@ -32,6 +32,8 @@ type session struct {
 	reported time.Time
 	// sizes says that the sizes of all its partitions were reported to this leader.
 	sizes bool
+	// orders are for the node's next heartbeats.
+	orders []Order
 	// stuck are the moves towards this node that hold no slot.
 	stuck map[cluster.PartitionID]cluster.MoveID
 	// landed is what moves brought that the disk of the report need not show yet: since the last report, and between

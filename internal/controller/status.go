@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/naradctl/naradctl-plane/consensus"
@@ -38,7 +39,9 @@ type Status struct {
 	Draining           int
 	Topics, Partitions int
 	Moves, Blocked     int
-	Bytes              cluster.Bytes
+	// Waiting are moves that should be made and don't fit the limits, or wait for the end of a pause.
+	Waiting int
+	Bytes   cluster.Bytes
 }
 
 // Status judges the cluster. It never fails: without a leader it says so, from the local state.
@@ -67,7 +70,11 @@ func (c *Controller) Status(ctx context.Context) Status {
 		if n.Draining {
 			s.Draining++
 		}
+		if n.Maintenance {
+			j.add(Moving, "", "node %s is in maintenance%s", n.ID, because(n.MaintenanceReason))
+		}
 	}
+	judgeRestore(&j, w)
 	for _, a := range w.assignments {
 		if a.Moving() {
 			s.Moves++
@@ -87,6 +94,47 @@ func (c *Controller) Status(ctx context.Context) Status {
 	return s
 }
 
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + reason
+}
+
+// judgeRestore says which partitions nobody serves since a restore, and who has not said what it holds.
+func judgeRestore(j *judge, w world) {
+	waiting, first := 0, ""
+	for _, a := range w.assignments {
+		if a.Unconfirmed {
+			if waiting++; first == "" {
+				first = w.name(a.Partition)
+			}
+		}
+	}
+	if waiting == 0 {
+		return
+	}
+	var silent []string
+	for _, n := range w.nodes {
+		if n.Unclaimed {
+			silent = append(silent, string(n.ID))
+		}
+	}
+	next := "naradctl-plane cluster members"
+	if len(silent) == 0 {
+		next = "naradctl-plane cluster partition adopt " + first + " --from NODE"
+	}
+	j.add(Degraded, next, "%d partitions, such as %s, wait for their confirmation since the restore from a backup; not heard of what they hold: %s",
+		waiting, first, orNone(silent))
+}
+
+func orNone(list []string) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	return strings.Join(list, ", ")
+}
+
 // judgeSoft adds what only the leader knows.
 func (c *Controller) judgeSoft(s *Status, j *judge, w world, now time.Time) {
 	c.soft.Lock()
@@ -94,7 +142,7 @@ func (c *Controller) judgeSoft(s *Status, j *judge, w world, now time.Time) {
 	for _, b := range c.soft.sizes {
 		s.Bytes += b
 	}
-	s.Blocked = len(c.soft.blocked)
+	s.Blocked, s.Waiting = len(c.soft.blocked), c.soft.waiting
 	for _, n := range w.nodes {
 		e := c.soft.sessions[n.ID]
 		if n.Status != cluster.NodeAlive || e == nil {

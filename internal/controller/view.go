@@ -113,6 +113,9 @@ func (s *soft) planned(a cluster.Assignment, parent cluster.TopicID, cooldown ti
 		// A time in the future is not believed: some leader's clock was wrong.
 		Cooling: coolUntil(a, cooldown).After(now) && !a.MovedAt.After(now),
 	}
+	if a.Unconfirmed {
+		p.Owner = "" // nobody's yet, since a restore: it stays where it is
+	}
 	if a.Moving() {
 		if e := s.sessions[a.Target]; e != nil {
 			p.Stuck = e.stuck[a.Partition] == a.MoveID

@@ -40,6 +40,8 @@ func ChangeToProto(c cluster.Change) *planev1.Change {
 		return &planev1.Change{Change: &planev1.Change_ControllerRemoved{
 			ControllerRemoved: string(c.ControllerRemoved),
 		}}
+	case c.Restored != nil:
+		return &planev1.Change{Change: &planev1.Change_Restored{Restored: RestoredToProto(*c.Restored)}}
 	}
 	return nil
 }
@@ -88,6 +90,9 @@ func changeFromProto(c *planev1.Change) (cluster.Change, error) {
 		return cluster.Change{Controller: &ctl}, nil
 	case *planev1.Change_ControllerRemoved:
 		return cluster.Change{ControllerRemoved: cluster.ControllerName(v.ControllerRemoved)}, nil
+	case *planev1.Change_Restored:
+		r := RestoredFromProto(v.Restored)
+		return cluster.Change{Restored: &r}, nil
 	}
 	return cluster.Change{}, fmt.Errorf("convert change: unknown kind %T", c.GetChange())
 }

@@ -22,6 +22,8 @@ func AssignmentToProto(a cluster.Assignment) *planev1.Assignment {
 		Reason:        a.Reason,
 		MoveStartedAt: TimeToProto(a.MoveStartedAt),
 		MovedAt:       TimeToProto(a.MovedAt),
+		Unconfirmed:   a.Unconfirmed,
+		Fresh:         a.Fresh,
 	}
 }
 
@@ -40,6 +42,8 @@ func AssignmentFromProto(a *planev1.Assignment) cluster.Assignment {
 		Reason:        a.GetReason(),
 		MoveStartedAt: TimeFromProto(a.GetMoveStartedAt()),
 		MovedAt:       TimeFromProto(a.GetMovedAt()),
+		Unconfirmed:   a.GetUnconfirmed(),
+		Fresh:         a.GetFresh(),
 	}
 }
 

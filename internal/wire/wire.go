@@ -127,6 +127,7 @@ func NodeToProto(n cluster.Node) *planev1.Node {
 		CapacityWeight: n.Weight,
 		Flaps:          n.Flaps,
 		AliveSince:     TimeToProto(n.AliveSince),
+		Unclaimed:      n.Unclaimed, Maintenance: n.Maintenance, MaintenanceReason: n.MaintenanceReason, DeadHwmsUnknown: n.DeadHWMsUnknown,
 	}
 }
 
@@ -150,6 +151,8 @@ func NodeFromProto(n *planev1.Node) cluster.Node {
 		Flaps:  n.GetFlaps(),
 
 		AliveSince: TimeFromProto(n.GetAliveSince()),
+		Unclaimed:  n.GetUnclaimed(), Maintenance: n.GetMaintenance(), MaintenanceReason: n.GetMaintenanceReason(),
+		DeadHWMsUnknown: n.GetDeadHwmsUnknown(),
 	}
 }
 
@@ -191,4 +194,22 @@ func ControllerFromProto(c *planev1.Controller) cluster.Controller {
 		Name: cluster.ControllerName(c.GetName()), RaftID: cluster.RaftID(c.GetRaftId()),
 		Address: c.GetAddress(), StoreID: cluster.StoreID(c.GetStoreId()), Learner: c.GetLearner(),
 	}
+}
+
+// RestoredToProto converts what a restored state was made from.
+func RestoredToProto(r cluster.Restored) *planev1.Restored {
+	out := &planev1.Restored{FromRevision: uint64(r.From), BaseRevision: uint64(r.Base), At: TimeToProto(r.At)}
+	for _, id := range r.Predecessors {
+		out.Predecessors = append(out.Predecessors, string(id))
+	}
+	return out
+}
+
+// RestoredFromProto converts what a restored state was made from.
+func RestoredFromProto(r *planev1.Restored) cluster.Restored {
+	out := cluster.Restored{From: cluster.Revision(r.GetFromRevision()), Base: cluster.Revision(r.GetBaseRevision()), At: TimeFromProto(r.GetAt())}
+	for _, id := range r.GetPredecessors() {
+		out.Predecessors = append(out.Predecessors, cluster.ClusterID(id))
+	}
+	return out
 }

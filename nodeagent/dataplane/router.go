@@ -36,6 +36,8 @@ type Router struct {
 		nodes    map[cluster.NodeID]cluster.Node
 		topics   map[cluster.TopicID]*topicRoutes
 		names    map[string]*topicRoutes
+		// restored says from what the controllers' state was restored, if it was.
+		restored cluster.Restored
 	}
 }
 
@@ -166,6 +168,8 @@ func (r *Router) fold(c *cluster.Change) {
 			t.parts[p.Index] = assigned{}
 		}
 		// The topic may have been removed by an earlier change of the revision; then nothing is left.
+	case c.Restored != nil:
+		r.mu.restored = *c.Restored
 	}
 }
 
@@ -268,12 +272,13 @@ func (r *Router) TopicName(id cluster.TopicID) string {
 }
 
 // Gone reports whether a topic was deleted. It is certain: ids are revisions, so a revision at or past
-// the id without the topic comes after its deletion.
+// the id without the topic comes after its deletion. Controllers that were restored from a backup know nothing of topics that were
+// made after it; their records are kept.
 func (r *Router) Gone(id cluster.TopicID) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	_, ok := r.mu.topics[id]
-	return !ok && r.mu.revision >= cluster.Revision(id)
+	return !ok && r.mu.revision >= cluster.Revision(id) && !r.mu.restored.Unknown(cluster.Revision(id))
 }
 
 // Route returns a partition's route; false when it is not known.

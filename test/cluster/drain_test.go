@@ -14,7 +14,12 @@ import (
 // cli runs the command line tool against the cluster and returns its output and exit code.
 func (e *env) cli(args ...string) (string, int) {
 	e.Helper()
-	args = append(args, "--addr", strings.Join(e.cluster.ControllerAddresses(), ","))
+	return e.local(append(args, "--addr", strings.Join(e.cluster.ControllerAddresses(), ","))...)
+}
+
+// local runs a command that asks nobody.
+func (e *env) local(args ...string) (string, int) {
+	e.Helper()
 	cmd := exec.CommandContext(e.ctx, binaries.release, args...)
 	out, err := cmd.CombinedOutput()
 	code := cmd.ProcessState.ExitCode()

@@ -63,6 +63,7 @@ type ForceComplete struct {
 	Incarnation cluster.Incarnation
 	LEO         cluster.Offset
 	ReadHWM     cluster.Offset
+	AcceptLoss  bool
 }
 
 // ConfirmFlip removes the pending marker: Confirmed or Failed.

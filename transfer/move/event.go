@@ -46,6 +46,10 @@ type Hinted struct{}
 // Retried says that an operator, or a change of the source, asks not to wait for the back-off.
 type Retried struct{}
 
+// PromoteAsked says that an operator wants the copy promoted now, the source being dead; with AcceptLoss even when it is not
+// complete.
+type PromoteAsked struct{ AcceptLoss bool }
+
 // Begun is the source's answer to Begin.
 type Begun struct {
 	Incarnation cluster.Incarnation
@@ -150,6 +154,7 @@ func (Ticked) event() string         { return "Ticked" }
 func (SourceSeen) event() string     { return "SourceSeen" }
 func (Hinted) event() string         { return "Hinted" }
 func (Retried) event() string        { return "Retried" }
+func (PromoteAsked) event() string   { return "PromoteAsked" }
 func (Begun) event() string          { return "Begun" }
 func (Measured) event() string       { return "Measured" }
 func (Copied) event() string         { return "Copied" }

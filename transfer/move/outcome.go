@@ -84,7 +84,7 @@ func (c *stepper) rolledBack() {
 func (c *stepper) promotable(e Promotable) {
 	s := &c.s
 	known := max(s.ReadHWM, s.DeadHWM)
-	if e.LEO < known {
+	if e.LEO < known && !s.AcceptLoss {
 		s.ForceRefused = s.SourceIncarnation
 		s.LastError = fmt.Sprintf("gate completeness: the copy ends at %d, the source had acknowledged up to %d",
 			e.LEO, known)

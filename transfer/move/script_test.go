@@ -197,6 +197,8 @@ func makeEvent(t *testing.T, name string, args map[string]string) Event {
 		return Started{Installed: a.has("installed"), Confirmed: a.has("confirmed"), Handoff: cluster.Handoff(a.num("handoff"))}
 	case "Ticked":
 		return Ticked{}
+	case "PromoteAsked":
+		return PromoteAsked{AcceptLoss: a.has("accept_loss")}
 	case "SourceSeen":
 		return SourceSeen{Dead: a.has("dead"), Incarnation: cluster.Incarnation(a.num("inc")), HWM: cluster.Offset(a.num("hwm"))}
 	case "Hinted":

@@ -112,6 +112,9 @@ type State struct {
 	ForcedLEO cluster.Offset `json:"forced_leo,omitempty"`
 	// ForceRefused is the incarnation for which a promotion was refused for good.
 	ForceRefused cluster.Incarnation `json:"force_refused,omitempty"`
+	// PromoteAsked says that an operator asked for the promotion; AcceptLoss that it may lose records.
+	PromoteAsked bool `json:"promote_asked,omitempty"`
+	AcceptLoss   bool `json:"accept_loss,omitempty"`
 	// Forced says that the outcome was a forced one; Epoch is the assignment's after it.
 	Forced bool          `json:"forced,omitempty"`
 	Epoch  cluster.Epoch `json:"epoch,omitempty"`

@@ -46,6 +46,8 @@ func Step(s State, in Input) (State, []Effect) {
 			c.s.RetryAt = in.Now
 			c.ticked()
 		}
+	case PromoteAsked:
+		c.promoteAsked(e)
 	default:
 		if s.InFlight && expected(s.Phase, in.Event) {
 			c.s.InFlight = false
@@ -113,7 +115,7 @@ func (c *stepper) perform() {
 	case PromoteInstalling:
 		c.emit(Install{})
 	case ForceFlipping:
-		c.emit(ForceComplete{Incarnation: s.SourceIncarnation, LEO: s.ForcedLEO, ReadHWM: s.ReadHWM})
+		c.emit(ForceComplete{Incarnation: s.SourceIncarnation, LEO: s.ForcedLEO, ReadHWM: s.ReadHWM, AcceptLoss: s.AcceptLoss})
 	case Confirming:
 		c.emit(ConfirmFlip{})
 	case Opening:
@@ -195,6 +197,11 @@ func (c *stepper) sourceSeen(e SourceSeen) {
 			s.DeadSince, s.ReachTried = c.in.Now, false
 		}
 	}
+	if !e.Dead && s.PromoteAsked && s.Phase != PromoteInstalling && s.Phase != ForceFlipping {
+		// The word was about the death that it knew.
+		s.PromoteAsked, s.AcceptLoss = false, false
+		c.emit(Save{})
+	}
 	news := wasDead != e.Dead || (e.Dead && was != e.Incarnation) ||
 		(!e.Dead && s.Reached && e.Incarnation != s.SourceIncarnation)
 	switch {
@@ -203,6 +210,20 @@ func (c *stepper) sourceSeen(e SourceSeen) {
 		c.start()
 	case e.Dead && s.InFlight && interruptible(s.Phase):
 		c.emit(Interrupt{})
+	}
+}
+
+// promoteAsked takes an operator's word. It opens the gates of time and, with AcceptLoss, of completeness; a request that may
+// have been sent is repeated unchanged first (I8).
+func (c *stepper) promoteAsked(e PromoteAsked) {
+	s := &c.s
+	if s.Phase == PromoteInstalling || s.Phase == ForceFlipping || (s.PromoteAsked && s.AcceptLoss == e.AcceptLoss && s.ForceRefused == 0) {
+		return
+	}
+	s.PromoteAsked, s.AcceptLoss, s.ForceRefused = true, e.AcceptLoss, 0
+	c.emit(Save{})
+	if s.Phase == Waiting && s.SourceDead {
+		c.start()
 	}
 }
 
@@ -237,7 +258,7 @@ func (c *stepper) sourceIsDead() {
 	s, after := &c.s, c.in.Settings.ForcePromoteAfter
 	gate := ""
 	switch {
-	case after == 0:
+	case after == 0 && !s.PromoteAsked:
 		gate = "force_promote_after is 0"
 	case !s.Reached:
 		gate = "gate reached: the source never answered in this move"
@@ -257,7 +278,7 @@ func (c *stepper) sourceIsDead() {
 		s.Reaching, s.ReachTried = true, true
 		s.Passes, s.Stalls, s.Missing = 0, 0, 0
 		c.enter(Measuring)
-	case c.in.Now < s.DeadSince+after:
+	case c.in.Now < s.DeadSince+after && !s.PromoteAsked:
 		s.Blocked = false
 		s.LastError = fmt.Sprintf("source %s is dead; promotion after %s", s.Source, after)
 		c.waitUntil(s.DeadSince + after)

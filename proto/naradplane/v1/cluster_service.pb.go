@@ -149,6 +149,8 @@ type GetClusterStatusResponse struct {
 	MovesInFlight uint32 `protobuf:"varint,15,opt,name=moves_in_flight,json=movesInFlight,proto3" json:"moves_in_flight,omitempty"`
 	MovesBlocked  uint32 `protobuf:"varint,16,opt,name=moves_blocked,json=movesBlocked,proto3" json:"moves_blocked,omitempty"`
 	Bytes         uint64 `protobuf:"varint,17,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Moves that should be made and don't fit the limits, or wait while rebalancing is paused.
+	MovesWaiting  uint32 `protobuf:"varint,18,opt,name=moves_waiting,json=movesWaiting,proto3" json:"moves_waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -298,6 +300,13 @@ func (x *GetClusterStatusResponse) GetMovesBlocked() uint32 {
 func (x *GetClusterStatusResponse) GetBytes() uint64 {
 	if x != nil {
 		return x.Bytes
+	}
+	return 0
+}
+
+func (x *GetClusterStatusResponse) GetMovesWaiting() uint32 {
+	if x != nil {
+		return x.MovesWaiting
 	}
 	return 0
 }
@@ -1516,9 +1525,11 @@ func (x *UpdateSettingsRequest) GetRequestId() string {
 
 // UpdateSettingsResponse has every field set.
 type UpdateSettingsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	Settings      *Settings              `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Settings *Settings              `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
+	// What the settings were before.
+	Previous      *Settings `protobuf:"bytes,3,opt,name=previous,proto3" json:"previous,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1563,6 +1574,13 @@ func (x *UpdateSettingsResponse) GetRevision() uint64 {
 func (x *UpdateSettingsResponse) GetSettings() *Settings {
 	if x != nil {
 		return x.Settings
+	}
+	return nil
+}
+
+func (x *UpdateSettingsResponse) GetPrevious() *Settings {
+	if x != nil {
+		return x.Previous
 	}
 	return nil
 }
@@ -2222,12 +2240,860 @@ func (x *GetControllerStateResponse) GetStartedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+// PromoteControllerRequest names a learner.
+type PromoteControllerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteControllerRequest) Reset() {
+	*x = PromoteControllerRequest{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteControllerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteControllerRequest) ProtoMessage() {}
+
+func (x *PromoteControllerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteControllerRequest.ProtoReflect.Descriptor instead.
+func (*PromoteControllerRequest) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *PromoteControllerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// PromoteControllerResponse answers PromoteController.
+type PromoteControllerResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// It was a voter already.
+	Already       bool `protobuf:"varint,2,opt,name=already,proto3" json:"already,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteControllerResponse) Reset() {
+	*x = PromoteControllerResponse{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteControllerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteControllerResponse) ProtoMessage() {}
+
+func (x *PromoteControllerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteControllerResponse.ProtoReflect.Descriptor instead.
+func (*PromoteControllerResponse) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *PromoteControllerResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *PromoteControllerResponse) GetAlready() bool {
+	if x != nil {
+		return x.Already
+	}
+	return false
+}
+
+// SaveSnapshotRequest asks for a backup.
+type SaveSnapshotRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SaveSnapshotRequest) Reset() {
+	*x = SaveSnapshotRequest{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SaveSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SaveSnapshotRequest) ProtoMessage() {}
+
+func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SaveSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*SaveSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{35}
+}
+
+// SaveSnapshotResponse is the next part of the backup file. A stream that breaks off is no whole file: its end is
+// checked by the file's own checksum.
+type SaveSnapshotResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 256 KiB.
+	Data          []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SaveSnapshotResponse) Reset() {
+	*x = SaveSnapshotResponse{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SaveSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SaveSnapshotResponse) ProtoMessage() {}
+
+func (x *SaveSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SaveSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*SaveSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *SaveSnapshotResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+// ForgetMemberRequest names a dead node.
+type ForgetMemberRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Its partitions are lost, and that is accepted. Without it the request is refused with what would be lost.
+	AcceptLoss bool `protobuf:"varint,2,opt,name=accept_loss,json=acceptLoss,proto3" json:"accept_loss,omitempty"`
+	// Only say what would be lost.
+	DryRun        bool   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetMemberRequest) Reset() {
+	*x = ForgetMemberRequest{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetMemberRequest) ProtoMessage() {}
+
+func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetMemberRequest.ProtoReflect.Descriptor instead.
+func (*ForgetMemberRequest) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ForgetMemberRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ForgetMemberRequest) GetAcceptLoss() bool {
+	if x != nil {
+		return x.AcceptLoss
+	}
+	return false
+}
+
+func (x *ForgetMemberRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *ForgetMemberRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+// LostPartition is a partition whose data was on the forgotten node alone.
+type LostPartition struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Partition *Partition             `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// As the node reported last; zero when this leader never heard.
+	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// The node that it begins anew on; empty in a dry run.
+	NewOwner string `protobuf:"bytes,3,opt,name=new_owner,json=newOwner,proto3" json:"new_owner,omitempty"`
+	// Nodes that still hold an earlier copy; its records come back as new ones.
+	SalvagedFrom  []string `protobuf:"bytes,4,rep,name=salvaged_from,json=salvagedFrom,proto3" json:"salvaged_from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LostPartition) Reset() {
+	*x = LostPartition{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LostPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LostPartition) ProtoMessage() {}
+
+func (x *LostPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LostPartition.ProtoReflect.Descriptor instead.
+func (*LostPartition) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *LostPartition) GetPartition() *Partition {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *LostPartition) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *LostPartition) GetNewOwner() string {
+	if x != nil {
+		return x.NewOwner
+	}
+	return ""
+}
+
+func (x *LostPartition) GetSalvagedFrom() []string {
+	if x != nil {
+		return x.SalvagedFrom
+	}
+	return nil
+}
+
+// ForgetMemberResponse answers ForgetMember.
+type ForgetMemberResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Lost          []*LostPartition       `protobuf:"bytes,2,rep,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetMemberResponse) Reset() {
+	*x = ForgetMemberResponse{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetMemberResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetMemberResponse) ProtoMessage() {}
+
+func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetMemberResponse.ProtoReflect.Descriptor instead.
+func (*ForgetMemberResponse) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ForgetMemberResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *ForgetMemberResponse) GetLost() []*LostPartition {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
+// AdoptPartitionRequest names a partition and the node with the copy.
+type AdoptPartitionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Topic         string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	From          string                 `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	RequestId     string                 `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptPartitionRequest) Reset() {
+	*x = AdoptPartitionRequest{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptPartitionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptPartitionRequest) ProtoMessage() {}
+
+func (x *AdoptPartitionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptPartitionRequest.ProtoReflect.Descriptor instead.
+func (*AdoptPartitionRequest) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *AdoptPartitionRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *AdoptPartitionRequest) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *AdoptPartitionRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *AdoptPartitionRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+// AdoptPartitionResponse answers AdoptPartition.
+type AdoptPartitionResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// The node is the owner now: the partition was waiting for its confirmation after a restore.
+	Owner bool `protobuf:"varint,2,opt,name=owner,proto3" json:"owner,omitempty"`
+	// Otherwise the node puts the records into the topic as new ones; this move is over when it has.
+	MoveId        uint64     `protobuf:"varint,3,opt,name=move_id,json=moveId,proto3" json:"move_id,omitempty"`
+	Partition     *Partition `protobuf:"bytes,4,opt,name=partition,proto3" json:"partition,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptPartitionResponse) Reset() {
+	*x = AdoptPartitionResponse{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptPartitionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptPartitionResponse) ProtoMessage() {}
+
+func (x *AdoptPartitionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptPartitionResponse.ProtoReflect.Descriptor instead.
+func (*AdoptPartitionResponse) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *AdoptPartitionResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *AdoptPartitionResponse) GetOwner() bool {
+	if x != nil {
+		return x.Owner
+	}
+	return false
+}
+
+func (x *AdoptPartitionResponse) GetMoveId() uint64 {
+	if x != nil {
+		return x.MoveId
+	}
+	return 0
+}
+
+func (x *AdoptPartitionResponse) GetPartition() *Partition {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+// RetryMoveRequest names a partition.
+type RetryMoveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Topic         string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryMoveRequest) Reset() {
+	*x = RetryMoveRequest{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryMoveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryMoveRequest) ProtoMessage() {}
+
+func (x *RetryMoveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryMoveRequest.ProtoReflect.Descriptor instead.
+func (*RetryMoveRequest) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *RetryMoveRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *RetryMoveRequest) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+// RetryMoveResponse answers RetryMove. The destination is told with its next heartbeat.
+type RetryMoveResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Move          *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryMoveResponse) Reset() {
+	*x = RetryMoveResponse{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryMoveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryMoveResponse) ProtoMessage() {}
+
+func (x *RetryMoveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryMoveResponse.ProtoReflect.Descriptor instead.
+func (*RetryMoveResponse) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *RetryMoveResponse) GetMove() *Move {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+// ForcePromoteMoveRequest names a partition.
+type ForcePromoteMoveRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Topic string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	Index uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Promote a copy that is not complete, too.
+	AcceptLoss    bool `protobuf:"varint,3,opt,name=accept_loss,json=acceptLoss,proto3" json:"accept_loss,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForcePromoteMoveRequest) Reset() {
+	*x = ForcePromoteMoveRequest{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForcePromoteMoveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForcePromoteMoveRequest) ProtoMessage() {}
+
+func (x *ForcePromoteMoveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForcePromoteMoveRequest.ProtoReflect.Descriptor instead.
+func (*ForcePromoteMoveRequest) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *ForcePromoteMoveRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *ForcePromoteMoveRequest) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ForcePromoteMoveRequest) GetAcceptLoss() bool {
+	if x != nil {
+		return x.AcceptLoss
+	}
+	return false
+}
+
+// ForcePromoteMoveResponse answers ForcePromoteMove. The destination is told with its next heartbeat; the move's
+// outcome says what became of it.
+type ForcePromoteMoveResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Move  *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
+	// The highest high watermark that the verdict on the source recorded; zero when none.
+	KnownHwm      uint64 `protobuf:"varint,2,opt,name=known_hwm,json=knownHwm,proto3" json:"known_hwm,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForcePromoteMoveResponse) Reset() {
+	*x = ForcePromoteMoveResponse{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForcePromoteMoveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForcePromoteMoveResponse) ProtoMessage() {}
+
+func (x *ForcePromoteMoveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForcePromoteMoveResponse.ProtoReflect.Descriptor instead.
+func (*ForcePromoteMoveResponse) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ForcePromoteMoveResponse) GetMove() *Move {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+func (x *ForcePromoteMoveResponse) GetKnownHwm() uint64 {
+	if x != nil {
+		return x.KnownHwm
+	}
+	return 0
+}
+
+// SetMaintenanceRequest names a node.
+type SetMaintenanceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Maintenance   bool                   `protobuf:"varint,2,opt,name=maintenance,proto3" json:"maintenance,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	RequestId     string                 `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetMaintenanceRequest) Reset() {
+	*x = SetMaintenanceRequest{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetMaintenanceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetMaintenanceRequest) ProtoMessage() {}
+
+func (x *SetMaintenanceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetMaintenanceRequest.ProtoReflect.Descriptor instead.
+func (*SetMaintenanceRequest) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *SetMaintenanceRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *SetMaintenanceRequest) GetMaintenance() bool {
+	if x != nil {
+		return x.Maintenance
+	}
+	return false
+}
+
+func (x *SetMaintenanceRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SetMaintenanceRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+// SetMaintenanceResponse answers SetMaintenance.
+type SetMaintenanceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetMaintenanceResponse) Reset() {
+	*x = SetMaintenanceResponse{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetMaintenanceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetMaintenanceResponse) ProtoMessage() {}
+
+func (x *SetMaintenanceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetMaintenanceResponse.ProtoReflect.Descriptor instead.
+func (*SetMaintenanceResponse) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *SetMaintenanceResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 var File_naradplane_v1_cluster_service_proto protoreflect.FileDescriptor
 
 const file_naradplane_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	"#naradplane/v1/cluster_service.proto\x12\rnaradplane.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19naradplane/v1/types.proto\"\x19\n" +
-	"\x17GetClusterStatusRequest\"\xad\x04\n" +
+	"\x17GetClusterStatusRequest\"\xd2\x04\n" +
 	"\x18GetClusterStatusResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x127\n" +
 	"\averdict\x18\x02 \x01(\x0e2\x1d.naradplane.v1.ClusterVerdictR\averdict\x12\x18\n" +
@@ -2251,7 +3117,8 @@ const file_naradplane_v1_cluster_service_proto_rawDesc = "" +
 	"partitions\x12&\n" +
 	"\x0fmoves_in_flight\x18\x0f \x01(\rR\rmovesInFlight\x12#\n" +
 	"\rmoves_blocked\x18\x10 \x01(\rR\fmovesBlocked\x12\x14\n" +
-	"\x05bytes\x18\x11 \x01(\x04R\x05bytes\"\x14\n" +
+	"\x05bytes\x18\x11 \x01(\x04R\x05bytes\x12#\n" +
+	"\rmoves_waiting\x18\x12 \x01(\rR\fmovesWaiting\"\x14\n" +
 	"\x12ListMembersRequest\"\xcd\x03\n" +
 	"\x06Member\x12'\n" +
 	"\x04node\x18\x01 \x01(\v2\x13.naradplane.v1.NodeR\x04node\x12\x14\n" +
@@ -2342,10 +3209,11 @@ const file_naradplane_v1_cluster_service_proto_rawDesc = "" +
 	"\x15UpdateSettingsRequest\x123\n" +
 	"\bsettings\x18\x01 \x01(\v2\x17.naradplane.v1.SettingsR\bsettings\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x02 \x01(\tR\trequestId\"i\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\"\x9e\x01\n" +
 	"\x16UpdateSettingsResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x123\n" +
-	"\bsettings\x18\x02 \x01(\v2\x17.naradplane.v1.SettingsR\bsettings\"\x18\n" +
+	"\bsettings\x18\x02 \x01(\v2\x17.naradplane.v1.SettingsR\bsettings\x123\n" +
+	"\bprevious\x18\x03 \x01(\v2\x17.naradplane.v1.SettingsR\bprevious\"\x18\n" +
 	"\x16ListControllersRequest\"\x9d\x01\n" +
 	"\x0fControllerState\x129\n" +
 	"\n" +
@@ -2397,14 +3265,69 @@ const file_naradplane_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	"state_hash\x18\x06 \x01(\tR\tstateHash\x129\n" +
 	"\n" +
-	"started_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt*\xbf\x01\n" +
+	"started_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\".\n" +
+	"\x18PromoteControllerRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"Q\n" +
+	"\x19PromoteControllerResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x18\n" +
+	"\aalready\x18\x02 \x01(\bR\aalready\"\x15\n" +
+	"\x13SaveSnapshotRequest\"*\n" +
+	"\x14SaveSnapshotResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"~\n" +
+	"\x13ForgetMemberRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
+	"\vaccept_loss\x18\x02 \x01(\bR\n" +
+	"acceptLoss\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\"\x9f\x01\n" +
+	"\rLostPartition\x126\n" +
+	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x1b\n" +
+	"\tnew_owner\x18\x03 \x01(\tR\bnewOwner\x12#\n" +
+	"\rsalvaged_from\x18\x04 \x03(\tR\fsalvagedFrom\"d\n" +
+	"\x14ForgetMemberResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x120\n" +
+	"\x04lost\x18\x02 \x03(\v2\x1c.naradplane.v1.LostPartitionR\x04lost\"v\n" +
+	"\x15AdoptPartitionRequest\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\tR\x04from\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\"\x9b\x01\n" +
+	"\x16AdoptPartitionResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x14\n" +
+	"\x05owner\x18\x02 \x01(\bR\x05owner\x12\x17\n" +
+	"\amove_id\x18\x03 \x01(\x04R\x06moveId\x126\n" +
+	"\tpartition\x18\x04 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\">\n" +
+	"\x10RetryMoveRequest\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\"<\n" +
+	"\x11RetryMoveResponse\x12'\n" +
+	"\x04move\x18\x01 \x01(\v2\x13.naradplane.v1.MoveR\x04move\"f\n" +
+	"\x17ForcePromoteMoveRequest\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\x12\x1f\n" +
+	"\vaccept_loss\x18\x03 \x01(\bR\n" +
+	"acceptLoss\"`\n" +
+	"\x18ForcePromoteMoveResponse\x12'\n" +
+	"\x04move\x18\x01 \x01(\v2\x13.naradplane.v1.MoveR\x04move\x12\x1b\n" +
+	"\tknown_hwm\x18\x02 \x01(\x04R\bknownHwm\"\x80\x01\n" +
+	"\x15SetMaintenanceRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
+	"\vmaintenance\x18\x02 \x01(\bR\vmaintenance\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\"4\n" +
+	"\x16SetMaintenanceResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision*\xbf\x01\n" +
 	"\x0eClusterVerdict\x12\x1f\n" +
 	"\x1bCLUSTER_VERDICT_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12CLUSTER_VERDICT_OK\x10\x01\x12\x1a\n" +
 	"\x16CLUSTER_VERDICT_MOVING\x10\x02\x12\x1c\n" +
 	"\x18CLUSTER_VERDICT_DEGRADED\x10\x03\x12\x1b\n" +
 	"\x17CLUSTER_VERDICT_STALLED\x10\x04\x12\x1d\n" +
-	"\x19CLUSTER_VERDICT_NO_LEADER\x10\x052\xaf\x0e\n" +
+	"\x19CLUSTER_VERDICT_NO_LEADER\x10\x052\xfd\x15\n" +
 	"\x0eClusterService\x12\x7f\n" +
 	"\x10GetClusterStatus\x12&.naradplane.v1.GetClusterStatusRequest\x1a'.naradplane.v1.GetClusterStatusResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/cluster/status\x12q\n" +
 	"\vListMembers\x12!.naradplane.v1.ListMembersRequest\x1a\".naradplane.v1.ListMembersResponse\"\x1b\x82\xd3\xe4\x93\x02\x15\x12\x13/v1/cluster/members\x12i\n" +
@@ -2419,7 +3342,14 @@ const file_naradplane_v1_cluster_service_proto_rawDesc = "" +
 	"\x0fListControllers\x12%.naradplane.v1.ListControllersRequest\x1a&.naradplane.v1.ListControllersResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\x12\x17/v1/cluster/controllers\x12~\n" +
 	"\rAddController\x12#.naradplane.v1.AddControllerRequest\x1a$.naradplane.v1.AddControllerResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/cluster/controllers\x12\x8b\x01\n" +
 	"\x10RemoveController\x12&.naradplane.v1.RemoveControllerRequest\x1a'.naradplane.v1.RemoveControllerResponse\"&\x82\xd3\xe4\x93\x02 *\x1e/v1/cluster/controllers/{name}\x12\x88\x01\n" +
-	"\x12TransferLeadership\x12(.naradplane.v1.TransferLeadershipRequest\x1a).naradplane.v1.TransferLeadershipResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/cluster/leader\x12\x81\x01\n" +
+	"\x12TransferLeadership\x12(.naradplane.v1.TransferLeadershipRequest\x1a).naradplane.v1.TransferLeadershipResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/cluster/leader\x12\x99\x01\n" +
+	"\x11PromoteController\x12'.naradplane.v1.PromoteControllerRequest\x1a(.naradplane.v1.PromoteControllerResponse\"1\x82\xd3\xe4\x93\x02+:\x01*\"&/v1/cluster/controllers/{name}/promote\x12Y\n" +
+	"\fSaveSnapshot\x12\".naradplane.v1.SaveSnapshotRequest\x1a#.naradplane.v1.SaveSnapshotResponse0\x01\x12\x83\x01\n" +
+	"\fForgetMember\x12\".naradplane.v1.ForgetMemberRequest\x1a#.naradplane.v1.ForgetMemberResponse\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/cluster/members/{id}/forget\x12\x96\x01\n" +
+	"\x0eAdoptPartition\x12$.naradplane.v1.AdoptPartitionRequest\x1a%.naradplane.v1.AdoptPartitionResponse\"7\x82\xd3\xe4\x93\x021:\x01*\",/v1/cluster/partitions/{topic}/{index}/adopt\x12\x82\x01\n" +
+	"\tRetryMove\x12\x1f.naradplane.v1.RetryMoveRequest\x1a .naradplane.v1.RetryMoveResponse\"2\x82\xd3\xe4\x93\x02,:\x01*\"'/v1/cluster/moves/{topic}/{index}/retry\x12\x9f\x01\n" +
+	"\x10ForcePromoteMove\x12&.naradplane.v1.ForcePromoteMoveRequest\x1a'.naradplane.v1.ForcePromoteMoveResponse\":\x82\xd3\xe4\x93\x024:\x01*\"//v1/cluster/moves/{topic}/{index}/force-promote\x12\x8e\x01\n" +
+	"\x0eSetMaintenance\x12$.naradplane.v1.SetMaintenanceRequest\x1a%.naradplane.v1.SetMaintenanceResponse\"/\x82\xd3\xe4\x93\x02):\x01*\x1a$/v1/cluster/members/{id}/maintenance\x12\x81\x01\n" +
 	"\x12GetControllerState\x12(.naradplane.v1.GetControllerStateRequest\x1a).naradplane.v1.GetControllerStateResponse\"\x16\x82\xd3\xe4\x93\x02\x10\x12\x0e/v1/controllerB@Z>github.com/naradctl/naradctl-plane/proto/naradplane/v1;planev1b\x06proto3"
 
 var (
@@ -2435,7 +3365,7 @@ func file_naradplane_v1_cluster_service_proto_rawDescGZIP() []byte {
 }
 
 var file_naradplane_v1_cluster_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_naradplane_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_naradplane_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_naradplane_v1_cluster_service_proto_goTypes = []any{
 	(ClusterVerdict)(0),                // 0: naradplane.v1.ClusterVerdict
 	(*GetClusterStatusRequest)(nil),    // 1: naradplane.v1.GetClusterStatusRequest
@@ -2471,74 +3401,109 @@ var file_naradplane_v1_cluster_service_proto_goTypes = []any{
 	(*TransferLeadershipResponse)(nil), // 31: naradplane.v1.TransferLeadershipResponse
 	(*GetControllerStateRequest)(nil),  // 32: naradplane.v1.GetControllerStateRequest
 	(*GetControllerStateResponse)(nil), // 33: naradplane.v1.GetControllerStateResponse
-	(*Node)(nil),                       // 34: naradplane.v1.Node
-	(*durationpb.Duration)(nil),        // 35: google.protobuf.Duration
-	(*Assignment)(nil),                 // 36: naradplane.v1.Assignment
-	(*MoveProgress)(nil),               // 37: naradplane.v1.MoveProgress
-	(*Partition)(nil),                  // 38: naradplane.v1.Partition
-	(*MoveRecord)(nil),                 // 39: naradplane.v1.MoveRecord
-	(*Outcome)(nil),                    // 40: naradplane.v1.Outcome
-	(*Settings)(nil),                   // 41: naradplane.v1.Settings
-	(*Controller)(nil),                 // 42: naradplane.v1.Controller
-	(*timestamppb.Timestamp)(nil),      // 43: google.protobuf.Timestamp
+	(*PromoteControllerRequest)(nil),   // 34: naradplane.v1.PromoteControllerRequest
+	(*PromoteControllerResponse)(nil),  // 35: naradplane.v1.PromoteControllerResponse
+	(*SaveSnapshotRequest)(nil),        // 36: naradplane.v1.SaveSnapshotRequest
+	(*SaveSnapshotResponse)(nil),       // 37: naradplane.v1.SaveSnapshotResponse
+	(*ForgetMemberRequest)(nil),        // 38: naradplane.v1.ForgetMemberRequest
+	(*LostPartition)(nil),              // 39: naradplane.v1.LostPartition
+	(*ForgetMemberResponse)(nil),       // 40: naradplane.v1.ForgetMemberResponse
+	(*AdoptPartitionRequest)(nil),      // 41: naradplane.v1.AdoptPartitionRequest
+	(*AdoptPartitionResponse)(nil),     // 42: naradplane.v1.AdoptPartitionResponse
+	(*RetryMoveRequest)(nil),           // 43: naradplane.v1.RetryMoveRequest
+	(*RetryMoveResponse)(nil),          // 44: naradplane.v1.RetryMoveResponse
+	(*ForcePromoteMoveRequest)(nil),    // 45: naradplane.v1.ForcePromoteMoveRequest
+	(*ForcePromoteMoveResponse)(nil),   // 46: naradplane.v1.ForcePromoteMoveResponse
+	(*SetMaintenanceRequest)(nil),      // 47: naradplane.v1.SetMaintenanceRequest
+	(*SetMaintenanceResponse)(nil),     // 48: naradplane.v1.SetMaintenanceResponse
+	(*Node)(nil),                       // 49: naradplane.v1.Node
+	(*durationpb.Duration)(nil),        // 50: google.protobuf.Duration
+	(*Assignment)(nil),                 // 51: naradplane.v1.Assignment
+	(*MoveProgress)(nil),               // 52: naradplane.v1.MoveProgress
+	(*Partition)(nil),                  // 53: naradplane.v1.Partition
+	(*MoveRecord)(nil),                 // 54: naradplane.v1.MoveRecord
+	(*Outcome)(nil),                    // 55: naradplane.v1.Outcome
+	(*Settings)(nil),                   // 56: naradplane.v1.Settings
+	(*Controller)(nil),                 // 57: naradplane.v1.Controller
+	(*timestamppb.Timestamp)(nil),      // 58: google.protobuf.Timestamp
 }
 var file_naradplane_v1_cluster_service_proto_depIdxs = []int32{
 	0,  // 0: naradplane.v1.GetClusterStatusResponse.verdict:type_name -> naradplane.v1.ClusterVerdict
-	34, // 1: naradplane.v1.Member.node:type_name -> naradplane.v1.Node
-	35, // 2: naradplane.v1.Member.heartbeat_age:type_name -> google.protobuf.Duration
+	49, // 1: naradplane.v1.Member.node:type_name -> naradplane.v1.Node
+	50, // 2: naradplane.v1.Member.heartbeat_age:type_name -> google.protobuf.Duration
 	4,  // 3: naradplane.v1.ListMembersResponse.members:type_name -> naradplane.v1.Member
-	36, // 4: naradplane.v1.Move.assignment:type_name -> naradplane.v1.Assignment
-	37, // 5: naradplane.v1.Move.progress:type_name -> naradplane.v1.MoveProgress
-	35, // 6: naradplane.v1.Move.eta:type_name -> google.protobuf.Duration
-	38, // 7: naradplane.v1.BlockedMove.partition:type_name -> naradplane.v1.Partition
+	51, // 4: naradplane.v1.Move.assignment:type_name -> naradplane.v1.Assignment
+	52, // 5: naradplane.v1.Move.progress:type_name -> naradplane.v1.MoveProgress
+	50, // 6: naradplane.v1.Move.eta:type_name -> google.protobuf.Duration
+	53, // 7: naradplane.v1.BlockedMove.partition:type_name -> naradplane.v1.Partition
 	7,  // 8: naradplane.v1.ListMovesResponse.moves:type_name -> naradplane.v1.Move
 	8,  // 9: naradplane.v1.ListMovesResponse.blocked:type_name -> naradplane.v1.BlockedMove
-	39, // 10: naradplane.v1.ListMovesResponse.history:type_name -> naradplane.v1.MoveRecord
-	38, // 11: naradplane.v1.PlannedMove.partition:type_name -> naradplane.v1.Partition
+	54, // 10: naradplane.v1.ListMovesResponse.history:type_name -> naradplane.v1.MoveRecord
+	53, // 11: naradplane.v1.PlannedMove.partition:type_name -> naradplane.v1.Partition
 	11, // 12: naradplane.v1.DecommissionResponse.moves:type_name -> naradplane.v1.PlannedMove
-	36, // 13: naradplane.v1.StartMoveResponse.assignment:type_name -> naradplane.v1.Assignment
-	40, // 14: naradplane.v1.CancelMoveResponse.outcome:type_name -> naradplane.v1.Outcome
-	41, // 15: naradplane.v1.GetSettingsResponse.settings:type_name -> naradplane.v1.Settings
-	41, // 16: naradplane.v1.UpdateSettingsRequest.settings:type_name -> naradplane.v1.Settings
-	41, // 17: naradplane.v1.UpdateSettingsResponse.settings:type_name -> naradplane.v1.Settings
-	42, // 18: naradplane.v1.ControllerState.controller:type_name -> naradplane.v1.Controller
-	24, // 19: naradplane.v1.ListControllersResponse.controllers:type_name -> naradplane.v1.ControllerState
-	42, // 20: naradplane.v1.AddControllerResponse.controller:type_name -> naradplane.v1.Controller
-	42, // 21: naradplane.v1.AddControllerResponse.controllers:type_name -> naradplane.v1.Controller
-	43, // 22: naradplane.v1.GetControllerStateResponse.started_at:type_name -> google.protobuf.Timestamp
-	1,  // 23: naradplane.v1.ClusterService.GetClusterStatus:input_type -> naradplane.v1.GetClusterStatusRequest
-	3,  // 24: naradplane.v1.ClusterService.ListMembers:input_type -> naradplane.v1.ListMembersRequest
-	6,  // 25: naradplane.v1.ClusterService.ListMoves:input_type -> naradplane.v1.ListMovesRequest
-	10, // 26: naradplane.v1.ClusterService.Decommission:input_type -> naradplane.v1.DecommissionRequest
-	13, // 27: naradplane.v1.ClusterService.CancelDecommission:input_type -> naradplane.v1.CancelDecommissionRequest
-	15, // 28: naradplane.v1.ClusterService.StartMove:input_type -> naradplane.v1.StartMoveRequest
-	17, // 29: naradplane.v1.ClusterService.CancelMove:input_type -> naradplane.v1.CancelMoveRequest
-	19, // 30: naradplane.v1.ClusterService.GetSettings:input_type -> naradplane.v1.GetSettingsRequest
-	21, // 31: naradplane.v1.ClusterService.UpdateSettings:input_type -> naradplane.v1.UpdateSettingsRequest
-	23, // 32: naradplane.v1.ClusterService.ListControllers:input_type -> naradplane.v1.ListControllersRequest
-	26, // 33: naradplane.v1.ClusterService.AddController:input_type -> naradplane.v1.AddControllerRequest
-	28, // 34: naradplane.v1.ClusterService.RemoveController:input_type -> naradplane.v1.RemoveControllerRequest
-	30, // 35: naradplane.v1.ClusterService.TransferLeadership:input_type -> naradplane.v1.TransferLeadershipRequest
-	32, // 36: naradplane.v1.ClusterService.GetControllerState:input_type -> naradplane.v1.GetControllerStateRequest
-	2,  // 37: naradplane.v1.ClusterService.GetClusterStatus:output_type -> naradplane.v1.GetClusterStatusResponse
-	5,  // 38: naradplane.v1.ClusterService.ListMembers:output_type -> naradplane.v1.ListMembersResponse
-	9,  // 39: naradplane.v1.ClusterService.ListMoves:output_type -> naradplane.v1.ListMovesResponse
-	12, // 40: naradplane.v1.ClusterService.Decommission:output_type -> naradplane.v1.DecommissionResponse
-	14, // 41: naradplane.v1.ClusterService.CancelDecommission:output_type -> naradplane.v1.CancelDecommissionResponse
-	16, // 42: naradplane.v1.ClusterService.StartMove:output_type -> naradplane.v1.StartMoveResponse
-	18, // 43: naradplane.v1.ClusterService.CancelMove:output_type -> naradplane.v1.CancelMoveResponse
-	20, // 44: naradplane.v1.ClusterService.GetSettings:output_type -> naradplane.v1.GetSettingsResponse
-	22, // 45: naradplane.v1.ClusterService.UpdateSettings:output_type -> naradplane.v1.UpdateSettingsResponse
-	25, // 46: naradplane.v1.ClusterService.ListControllers:output_type -> naradplane.v1.ListControllersResponse
-	27, // 47: naradplane.v1.ClusterService.AddController:output_type -> naradplane.v1.AddControllerResponse
-	29, // 48: naradplane.v1.ClusterService.RemoveController:output_type -> naradplane.v1.RemoveControllerResponse
-	31, // 49: naradplane.v1.ClusterService.TransferLeadership:output_type -> naradplane.v1.TransferLeadershipResponse
-	33, // 50: naradplane.v1.ClusterService.GetControllerState:output_type -> naradplane.v1.GetControllerStateResponse
-	37, // [37:51] is the sub-list for method output_type
-	23, // [23:37] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	51, // 13: naradplane.v1.StartMoveResponse.assignment:type_name -> naradplane.v1.Assignment
+	55, // 14: naradplane.v1.CancelMoveResponse.outcome:type_name -> naradplane.v1.Outcome
+	56, // 15: naradplane.v1.GetSettingsResponse.settings:type_name -> naradplane.v1.Settings
+	56, // 16: naradplane.v1.UpdateSettingsRequest.settings:type_name -> naradplane.v1.Settings
+	56, // 17: naradplane.v1.UpdateSettingsResponse.settings:type_name -> naradplane.v1.Settings
+	56, // 18: naradplane.v1.UpdateSettingsResponse.previous:type_name -> naradplane.v1.Settings
+	57, // 19: naradplane.v1.ControllerState.controller:type_name -> naradplane.v1.Controller
+	24, // 20: naradplane.v1.ListControllersResponse.controllers:type_name -> naradplane.v1.ControllerState
+	57, // 21: naradplane.v1.AddControllerResponse.controller:type_name -> naradplane.v1.Controller
+	57, // 22: naradplane.v1.AddControllerResponse.controllers:type_name -> naradplane.v1.Controller
+	58, // 23: naradplane.v1.GetControllerStateResponse.started_at:type_name -> google.protobuf.Timestamp
+	53, // 24: naradplane.v1.LostPartition.partition:type_name -> naradplane.v1.Partition
+	39, // 25: naradplane.v1.ForgetMemberResponse.lost:type_name -> naradplane.v1.LostPartition
+	53, // 26: naradplane.v1.AdoptPartitionResponse.partition:type_name -> naradplane.v1.Partition
+	7,  // 27: naradplane.v1.RetryMoveResponse.move:type_name -> naradplane.v1.Move
+	7,  // 28: naradplane.v1.ForcePromoteMoveResponse.move:type_name -> naradplane.v1.Move
+	1,  // 29: naradplane.v1.ClusterService.GetClusterStatus:input_type -> naradplane.v1.GetClusterStatusRequest
+	3,  // 30: naradplane.v1.ClusterService.ListMembers:input_type -> naradplane.v1.ListMembersRequest
+	6,  // 31: naradplane.v1.ClusterService.ListMoves:input_type -> naradplane.v1.ListMovesRequest
+	10, // 32: naradplane.v1.ClusterService.Decommission:input_type -> naradplane.v1.DecommissionRequest
+	13, // 33: naradplane.v1.ClusterService.CancelDecommission:input_type -> naradplane.v1.CancelDecommissionRequest
+	15, // 34: naradplane.v1.ClusterService.StartMove:input_type -> naradplane.v1.StartMoveRequest
+	17, // 35: naradplane.v1.ClusterService.CancelMove:input_type -> naradplane.v1.CancelMoveRequest
+	19, // 36: naradplane.v1.ClusterService.GetSettings:input_type -> naradplane.v1.GetSettingsRequest
+	21, // 37: naradplane.v1.ClusterService.UpdateSettings:input_type -> naradplane.v1.UpdateSettingsRequest
+	23, // 38: naradplane.v1.ClusterService.ListControllers:input_type -> naradplane.v1.ListControllersRequest
+	26, // 39: naradplane.v1.ClusterService.AddController:input_type -> naradplane.v1.AddControllerRequest
+	28, // 40: naradplane.v1.ClusterService.RemoveController:input_type -> naradplane.v1.RemoveControllerRequest
+	30, // 41: naradplane.v1.ClusterService.TransferLeadership:input_type -> naradplane.v1.TransferLeadershipRequest
+	34, // 42: naradplane.v1.ClusterService.PromoteController:input_type -> naradplane.v1.PromoteControllerRequest
+	36, // 43: naradplane.v1.ClusterService.SaveSnapshot:input_type -> naradplane.v1.SaveSnapshotRequest
+	38, // 44: naradplane.v1.ClusterService.ForgetMember:input_type -> naradplane.v1.ForgetMemberRequest
+	41, // 45: naradplane.v1.ClusterService.AdoptPartition:input_type -> naradplane.v1.AdoptPartitionRequest
+	43, // 46: naradplane.v1.ClusterService.RetryMove:input_type -> naradplane.v1.RetryMoveRequest
+	45, // 47: naradplane.v1.ClusterService.ForcePromoteMove:input_type -> naradplane.v1.ForcePromoteMoveRequest
+	47, // 48: naradplane.v1.ClusterService.SetMaintenance:input_type -> naradplane.v1.SetMaintenanceRequest
+	32, // 49: naradplane.v1.ClusterService.GetControllerState:input_type -> naradplane.v1.GetControllerStateRequest
+	2,  // 50: naradplane.v1.ClusterService.GetClusterStatus:output_type -> naradplane.v1.GetClusterStatusResponse
+	5,  // 51: naradplane.v1.ClusterService.ListMembers:output_type -> naradplane.v1.ListMembersResponse
+	9,  // 52: naradplane.v1.ClusterService.ListMoves:output_type -> naradplane.v1.ListMovesResponse
+	12, // 53: naradplane.v1.ClusterService.Decommission:output_type -> naradplane.v1.DecommissionResponse
+	14, // 54: naradplane.v1.ClusterService.CancelDecommission:output_type -> naradplane.v1.CancelDecommissionResponse
+	16, // 55: naradplane.v1.ClusterService.StartMove:output_type -> naradplane.v1.StartMoveResponse
+	18, // 56: naradplane.v1.ClusterService.CancelMove:output_type -> naradplane.v1.CancelMoveResponse
+	20, // 57: naradplane.v1.ClusterService.GetSettings:output_type -> naradplane.v1.GetSettingsResponse
+	22, // 58: naradplane.v1.ClusterService.UpdateSettings:output_type -> naradplane.v1.UpdateSettingsResponse
+	25, // 59: naradplane.v1.ClusterService.ListControllers:output_type -> naradplane.v1.ListControllersResponse
+	27, // 60: naradplane.v1.ClusterService.AddController:output_type -> naradplane.v1.AddControllerResponse
+	29, // 61: naradplane.v1.ClusterService.RemoveController:output_type -> naradplane.v1.RemoveControllerResponse
+	31, // 62: naradplane.v1.ClusterService.TransferLeadership:output_type -> naradplane.v1.TransferLeadershipResponse
+	35, // 63: naradplane.v1.ClusterService.PromoteController:output_type -> naradplane.v1.PromoteControllerResponse
+	37, // 64: naradplane.v1.ClusterService.SaveSnapshot:output_type -> naradplane.v1.SaveSnapshotResponse
+	40, // 65: naradplane.v1.ClusterService.ForgetMember:output_type -> naradplane.v1.ForgetMemberResponse
+	42, // 66: naradplane.v1.ClusterService.AdoptPartition:output_type -> naradplane.v1.AdoptPartitionResponse
+	44, // 67: naradplane.v1.ClusterService.RetryMove:output_type -> naradplane.v1.RetryMoveResponse
+	46, // 68: naradplane.v1.ClusterService.ForcePromoteMove:output_type -> naradplane.v1.ForcePromoteMoveResponse
+	48, // 69: naradplane.v1.ClusterService.SetMaintenance:output_type -> naradplane.v1.SetMaintenanceResponse
+	33, // 70: naradplane.v1.ClusterService.GetControllerState:output_type -> naradplane.v1.GetControllerStateResponse
+	50, // [50:71] is the sub-list for method output_type
+	29, // [29:50] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_naradplane_v1_cluster_service_proto_init() }
@@ -2553,7 +3518,7 @@ func file_naradplane_v1_cluster_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_naradplane_v1_cluster_service_proto_rawDesc), len(file_naradplane_v1_cluster_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   33,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

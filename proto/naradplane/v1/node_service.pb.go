@@ -95,8 +95,11 @@ type RegisterNodeRequest struct {
 	RequestId string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// How much the node should hold beside the others, 1 to 1000; zero means 1.
 	CapacityWeight uint32 `protobuf:"varint,8,opt,name=capacity_weight,json=capacityWeight,proto3" json:"capacity_weight,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The cluster that the node's data directory belongs to; empty for a fresh one. Another cluster's is refused,
+	// unless this one was restored from a backup of it.
+	ClusterId     string `protobuf:"bytes,9,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RegisterNodeRequest) Reset() {
@@ -185,12 +188,21 @@ func (x *RegisterNodeRequest) GetCapacityWeight() uint32 {
 	return 0
 }
 
+func (x *RegisterNodeRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
 // RegisterNodeResponse answers RegisterNode.
 type RegisterNodeResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	ClusterId     string                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	Node          *Node                  `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Revision  uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	ClusterId string                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Node      *Node                  `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// The clusters that this one was restored from, oldest first.
+	Predecessors  []string `protobuf:"bytes,4,rep,name=predecessors,proto3" json:"predecessors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -246,6 +258,271 @@ func (x *RegisterNodeResponse) GetNode() *Node {
 	return nil
 }
 
+func (x *RegisterNodeResponse) GetPredecessors() []string {
+	if x != nil {
+		return x.Predecessors
+	}
+	return nil
+}
+
+// CopyClaim is a copy on a node's disk.
+type CopyClaim struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Partition *Partition             `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Names the copy: the move that brought it, or the topic's id.
+	Identity uint64 `protobuf:"varint,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	// In its real place, with its flip confirmed; otherwise it lies aside.
+	Active bool `protobuf:"varint,3,opt,name=active,proto3" json:"active,omitempty"`
+	// It came by a forced promotion.
+	Forced bool `protobuf:"varint,4,opt,name=forced,proto3" json:"forced,omitempty"`
+	// Moves that may have taken it over, oldest first.
+	Markers       []*OutboundMove `protobuf:"bytes,5,rep,name=markers,proto3" json:"markers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyClaim) Reset() {
+	*x = CopyClaim{}
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyClaim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyClaim) ProtoMessage() {}
+
+func (x *CopyClaim) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyClaim.ProtoReflect.Descriptor instead.
+func (*CopyClaim) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CopyClaim) GetPartition() *Partition {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *CopyClaim) GetIdentity() uint64 {
+	if x != nil {
+		return x.Identity
+	}
+	return 0
+}
+
+func (x *CopyClaim) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
+func (x *CopyClaim) GetForced() bool {
+	if x != nil {
+		return x.Forced
+	}
+	return false
+}
+
+func (x *CopyClaim) GetMarkers() []*OutboundMove {
+	if x != nil {
+		return x.Markers
+	}
+	return nil
+}
+
+// OutboundMove is a move of which a copy has an outbound marker.
+type OutboundMove struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	MoveId        uint64                 `protobuf:"varint,1,opt,name=move_id,json=moveId,proto3" json:"move_id,omitempty"`
+	Destination   string                 `protobuf:"bytes,2,opt,name=destination,proto3" json:"destination,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OutboundMove) Reset() {
+	*x = OutboundMove{}
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OutboundMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OutboundMove) ProtoMessage() {}
+
+func (x *OutboundMove) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OutboundMove.ProtoReflect.Descriptor instead.
+func (*OutboundMove) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *OutboundMove) GetMoveId() uint64 {
+	if x != nil {
+		return x.MoveId
+	}
+	return 0
+}
+
+func (x *OutboundMove) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+// ClaimPartitionsRequest comes from a node that has just registered, in parts of at most 1000 claims.
+type ClaimPartitionsRequest struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	NodeId      string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Incarnation uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Claims      []*CopyClaim           `protobuf:"bytes,3,rep,name=claims,proto3" json:"claims,omitempty"`
+	// Topics of the claimed copies, as the node knows them.
+	Topics []*Topic `protobuf:"bytes,4,rep,name=topics,proto3" json:"topics,omitempty"`
+	// Nothing more is claimed.
+	Last          bool `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClaimPartitionsRequest) Reset() {
+	*x = ClaimPartitionsRequest{}
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClaimPartitionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClaimPartitionsRequest) ProtoMessage() {}
+
+func (x *ClaimPartitionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClaimPartitionsRequest.ProtoReflect.Descriptor instead.
+func (*ClaimPartitionsRequest) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ClaimPartitionsRequest) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *ClaimPartitionsRequest) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *ClaimPartitionsRequest) GetClaims() []*CopyClaim {
+	if x != nil {
+		return x.Claims
+	}
+	return nil
+}
+
+func (x *ClaimPartitionsRequest) GetTopics() []*Topic {
+	if x != nil {
+		return x.Topics
+	}
+	return nil
+}
+
+func (x *ClaimPartitionsRequest) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+// ClaimPartitionsResponse answers ClaimPartitions.
+type ClaimPartitionsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClaimPartitionsResponse) Reset() {
+	*x = ClaimPartitionsResponse{}
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClaimPartitionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClaimPartitionsResponse) ProtoMessage() {}
+
+func (x *ClaimPartitionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClaimPartitionsResponse.ProtoReflect.Descriptor instead.
+func (*ClaimPartitionsResponse) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ClaimPartitionsResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 // PartitionSize is what a partition occupies on its owner's disk.
 type PartitionSize struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -257,7 +534,7 @@ type PartitionSize struct {
 
 func (x *PartitionSize) Reset() {
 	*x = PartitionSize{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[2]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -269,7 +546,7 @@ func (x *PartitionSize) String() string {
 func (*PartitionSize) ProtoMessage() {}
 
 func (x *PartitionSize) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[2]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -282,7 +559,7 @@ func (x *PartitionSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionSize.ProtoReflect.Descriptor instead.
 func (*PartitionSize) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{2}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PartitionSize) GetPartition() *Partition {
@@ -331,7 +608,7 @@ type HeartbeatRequest struct {
 
 func (x *HeartbeatRequest) Reset() {
 	*x = HeartbeatRequest{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[3]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -343,7 +620,7 @@ func (x *HeartbeatRequest) String() string {
 func (*HeartbeatRequest) ProtoMessage() {}
 
 func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[3]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -356,7 +633,7 @@ func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{3}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *HeartbeatRequest) GetNodeId() string {
@@ -457,14 +734,16 @@ type HeartbeatResponse struct {
 	// Name of the leading controller.
 	Leader string `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
 	// The leader has no sizes of this node; send all next time.
-	WantSizes     bool `protobuf:"varint,3,opt,name=want_sizes,json=wantSizes,proto3" json:"want_sizes,omitempty"`
+	WantSizes bool `protobuf:"varint,3,opt,name=want_sizes,json=wantSizes,proto3" json:"want_sizes,omitempty"`
+	// What operators ask of moves towards this node.
+	Orders        []*MoveOrder `protobuf:"bytes,4,rep,name=orders,proto3" json:"orders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HeartbeatResponse) Reset() {
 	*x = HeartbeatResponse{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[4]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -476,7 +755,7 @@ func (x *HeartbeatResponse) String() string {
 func (*HeartbeatResponse) ProtoMessage() {}
 
 func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[4]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -489,7 +768,7 @@ func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{4}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *HeartbeatResponse) GetLeaseTtl() *durationpb.Duration {
@@ -513,6 +792,84 @@ func (x *HeartbeatResponse) GetWantSizes() bool {
 	return false
 }
 
+func (x *HeartbeatResponse) GetOrders() []*MoveOrder {
+	if x != nil {
+		return x.Orders
+	}
+	return nil
+}
+
+// MoveOrder is an operator's word to the destination of a move.
+type MoveOrder struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Partition *Partition             `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	MoveId    uint64                 `protobuf:"varint,2,opt,name=move_id,json=moveId,proto3" json:"move_id,omitempty"`
+	// Promote the copy now, the source being dead; otherwise the back-off ends.
+	Promote bool `protobuf:"varint,3,opt,name=promote,proto3" json:"promote,omitempty"`
+	// Promote an incomplete copy, too.
+	AcceptLoss    bool `protobuf:"varint,4,opt,name=accept_loss,json=acceptLoss,proto3" json:"accept_loss,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveOrder) Reset() {
+	*x = MoveOrder{}
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveOrder) ProtoMessage() {}
+
+func (x *MoveOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveOrder.ProtoReflect.Descriptor instead.
+func (*MoveOrder) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *MoveOrder) GetPartition() *Partition {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *MoveOrder) GetMoveId() uint64 {
+	if x != nil {
+		return x.MoveId
+	}
+	return 0
+}
+
+func (x *MoveOrder) GetPromote() bool {
+	if x != nil {
+		return x.Promote
+	}
+	return false
+}
+
+func (x *MoveOrder) GetAcceptLoss() bool {
+	if x != nil {
+		return x.AcceptLoss
+	}
+	return false
+}
+
 // WatchNodeRequest opens a stream.
 type WatchNodeRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -525,7 +882,7 @@ type WatchNodeRequest struct {
 
 func (x *WatchNodeRequest) Reset() {
 	*x = WatchNodeRequest{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[5]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -537,7 +894,7 @@ func (x *WatchNodeRequest) String() string {
 func (*WatchNodeRequest) ProtoMessage() {}
 
 func (x *WatchNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[5]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -550,7 +907,7 @@ func (x *WatchNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchNodeRequest.ProtoReflect.Descriptor instead.
 func (*WatchNodeRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{5}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WatchNodeRequest) GetNodeId() string {
@@ -586,7 +943,7 @@ type WatchNodeResponse struct {
 
 func (x *WatchNodeResponse) Reset() {
 	*x = WatchNodeResponse{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[6]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +955,7 @@ func (x *WatchNodeResponse) String() string {
 func (*WatchNodeResponse) ProtoMessage() {}
 
 func (x *WatchNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[6]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +968,7 @@ func (x *WatchNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchNodeResponse.ProtoReflect.Descriptor instead.
 func (*WatchNodeResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{6}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchNodeResponse) GetRevision() uint64 {
@@ -693,7 +1050,7 @@ type WatchRoutesRequest struct {
 
 func (x *WatchRoutesRequest) Reset() {
 	*x = WatchRoutesRequest{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[7]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +1062,7 @@ func (x *WatchRoutesRequest) String() string {
 func (*WatchRoutesRequest) ProtoMessage() {}
 
 func (x *WatchRoutesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[7]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +1075,7 @@ func (x *WatchRoutesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRoutesRequest.ProtoReflect.Descriptor instead.
 func (*WatchRoutesRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{7}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchRoutesRequest) GetAfterRevision() uint64 {
@@ -754,7 +1111,7 @@ type WatchRoutesResponse struct {
 
 func (x *WatchRoutesResponse) Reset() {
 	*x = WatchRoutesResponse{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[8]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -766,7 +1123,7 @@ func (x *WatchRoutesResponse) String() string {
 func (*WatchRoutesResponse) ProtoMessage() {}
 
 func (x *WatchRoutesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[8]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -779,7 +1136,7 @@ func (x *WatchRoutesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRoutesResponse.ProtoReflect.Descriptor instead.
 func (*WatchRoutesResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{8}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchRoutesResponse) GetRevision() uint64 {
@@ -860,7 +1217,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[9]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -872,7 +1229,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[9]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -885,7 +1242,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{9}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Snapshot) GetFirst() bool {
@@ -919,7 +1276,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[10]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1288,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[10]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1301,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{10}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Delta) GetChanges() []*Change {
@@ -963,7 +1320,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[11]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -975,7 +1332,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[11]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -988,7 +1345,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{11}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{16}
 }
 
 // GetAssignmentRequest names a partition and, optionally, a move of it.
@@ -1004,7 +1361,7 @@ type GetAssignmentRequest struct {
 
 func (x *GetAssignmentRequest) Reset() {
 	*x = GetAssignmentRequest{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[12]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1016,7 +1373,7 @@ func (x *GetAssignmentRequest) String() string {
 func (*GetAssignmentRequest) ProtoMessage() {}
 
 func (x *GetAssignmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[12]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1029,7 +1386,7 @@ func (x *GetAssignmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAssignmentRequest.ProtoReflect.Descriptor instead.
 func (*GetAssignmentRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{12}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetAssignmentRequest) GetTopicId() uint64 {
@@ -1063,14 +1420,16 @@ type GetAssignmentResponse struct {
 	// Absent unless move_state is ended.
 	Outcome *Outcome `protobuf:"bytes,4,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// The owner's record; absent with the assignment.
-	Owner         *Node `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
+	Owner *Node `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
+	// The cluster was restored from a backup that may be older than the topic: that it is not known says nothing.
+	UnknownTopic  bool `protobuf:"varint,6,opt,name=unknown_topic,json=unknownTopic,proto3" json:"unknown_topic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetAssignmentResponse) Reset() {
 	*x = GetAssignmentResponse{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[13]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1082,7 +1441,7 @@ func (x *GetAssignmentResponse) String() string {
 func (*GetAssignmentResponse) ProtoMessage() {}
 
 func (x *GetAssignmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[13]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1095,7 +1454,7 @@ func (x *GetAssignmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAssignmentResponse.ProtoReflect.Descriptor instead.
 func (*GetAssignmentResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{13}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetAssignmentResponse) GetRevision() uint64 {
@@ -1133,6 +1492,13 @@ func (x *GetAssignmentResponse) GetOwner() *Node {
 	return nil
 }
 
+func (x *GetAssignmentResponse) GetUnknownTopic() bool {
+	if x != nil {
+		return x.UnknownTopic
+	}
+	return false
+}
+
 // GrantHandoffRequest comes from the source.
 type GrantHandoffRequest struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -1149,7 +1515,7 @@ type GrantHandoffRequest struct {
 
 func (x *GrantHandoffRequest) Reset() {
 	*x = GrantHandoffRequest{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[14]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1527,7 @@ func (x *GrantHandoffRequest) String() string {
 func (*GrantHandoffRequest) ProtoMessage() {}
 
 func (x *GrantHandoffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[14]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1540,7 @@ func (x *GrantHandoffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantHandoffRequest.ProtoReflect.Descriptor instead.
 func (*GrantHandoffRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{14}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GrantHandoffRequest) GetTopicId() uint64 {
@@ -1231,7 +1597,7 @@ type GrantHandoffResponse struct {
 
 func (x *GrantHandoffResponse) Reset() {
 	*x = GrantHandoffResponse{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[15]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1609,7 @@ func (x *GrantHandoffResponse) String() string {
 func (*GrantHandoffResponse) ProtoMessage() {}
 
 func (x *GrantHandoffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[15]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1622,7 @@ func (x *GrantHandoffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantHandoffResponse.ProtoReflect.Descriptor instead.
 func (*GrantHandoffResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{15}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GrantHandoffResponse) GetRevision() uint64 {
@@ -1295,7 +1661,7 @@ type RevokeHandoffRequest struct {
 
 func (x *RevokeHandoffRequest) Reset() {
 	*x = RevokeHandoffRequest{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[16]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1307,7 +1673,7 @@ func (x *RevokeHandoffRequest) String() string {
 func (*RevokeHandoffRequest) ProtoMessage() {}
 
 func (x *RevokeHandoffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[16]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1320,7 +1686,7 @@ func (x *RevokeHandoffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeHandoffRequest.ProtoReflect.Descriptor instead.
 func (*RevokeHandoffRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{16}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RevokeHandoffRequest) GetTopicId() uint64 {
@@ -1375,7 +1741,7 @@ type RevokeHandoffResponse struct {
 
 func (x *RevokeHandoffResponse) Reset() {
 	*x = RevokeHandoffResponse{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[17]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1753,7 @@ func (x *RevokeHandoffResponse) String() string {
 func (*RevokeHandoffResponse) ProtoMessage() {}
 
 func (x *RevokeHandoffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[17]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1766,7 @@ func (x *RevokeHandoffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeHandoffResponse.ProtoReflect.Descriptor instead.
 func (*RevokeHandoffResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{17}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RevokeHandoffResponse) GetRevision() uint64 {
@@ -1446,7 +1812,7 @@ type CompleteMoveRequest struct {
 
 func (x *CompleteMoveRequest) Reset() {
 	*x = CompleteMoveRequest{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[18]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1458,7 +1824,7 @@ func (x *CompleteMoveRequest) String() string {
 func (*CompleteMoveRequest) ProtoMessage() {}
 
 func (x *CompleteMoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[18]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1471,7 +1837,7 @@ func (x *CompleteMoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteMoveRequest.ProtoReflect.Descriptor instead.
 func (*CompleteMoveRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{18}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CompleteMoveRequest) GetTopicId() uint64 {
@@ -1520,7 +1886,7 @@ type CompleteMoveResponse struct {
 
 func (x *CompleteMoveResponse) Reset() {
 	*x = CompleteMoveResponse{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[19]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1532,7 +1898,7 @@ func (x *CompleteMoveResponse) String() string {
 func (*CompleteMoveResponse) ProtoMessage() {}
 
 func (x *CompleteMoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[19]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1545,7 +1911,7 @@ func (x *CompleteMoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteMoveResponse.ProtoReflect.Descriptor instead.
 func (*CompleteMoveResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{19}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CompleteMoveResponse) GetRevision() uint64 {
@@ -1582,7 +1948,7 @@ type ForceCompleteMoveRequest struct {
 
 func (x *ForceCompleteMoveRequest) Reset() {
 	*x = ForceCompleteMoveRequest{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[20]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1960,7 @@ func (x *ForceCompleteMoveRequest) String() string {
 func (*ForceCompleteMoveRequest) ProtoMessage() {}
 
 func (x *ForceCompleteMoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[20]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1973,7 @@ func (x *ForceCompleteMoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceCompleteMoveRequest.ProtoReflect.Descriptor instead.
 func (*ForceCompleteMoveRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{20}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ForceCompleteMoveRequest) GetTopicId() uint64 {
@@ -1670,7 +2036,7 @@ type ForceCompleteMoveResponse struct {
 
 func (x *ForceCompleteMoveResponse) Reset() {
 	*x = ForceCompleteMoveResponse{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[21]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +2048,7 @@ func (x *ForceCompleteMoveResponse) String() string {
 func (*ForceCompleteMoveResponse) ProtoMessage() {}
 
 func (x *ForceCompleteMoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[21]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +2061,7 @@ func (x *ForceCompleteMoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceCompleteMoveResponse.ProtoReflect.Descriptor instead.
 func (*ForceCompleteMoveResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{21}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ForceCompleteMoveResponse) GetRevision() uint64 {
@@ -1730,7 +2096,7 @@ type ReportOpenedRequest struct {
 
 func (x *ReportOpenedRequest) Reset() {
 	*x = ReportOpenedRequest{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[22]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +2108,7 @@ func (x *ReportOpenedRequest) String() string {
 func (*ReportOpenedRequest) ProtoMessage() {}
 
 func (x *ReportOpenedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[22]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +2121,7 @@ func (x *ReportOpenedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportOpenedRequest.ProtoReflect.Descriptor instead.
 func (*ReportOpenedRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{22}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReportOpenedRequest) GetTopicId() uint64 {
@@ -1810,7 +2176,7 @@ type ReportOpenedResponse struct {
 
 func (x *ReportOpenedResponse) Reset() {
 	*x = ReportOpenedResponse{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[23]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1822,7 +2188,7 @@ func (x *ReportOpenedResponse) String() string {
 func (*ReportOpenedResponse) ProtoMessage() {}
 
 func (x *ReportOpenedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[23]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1835,7 +2201,7 @@ func (x *ReportOpenedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportOpenedResponse.ProtoReflect.Descriptor instead.
 func (*ReportOpenedResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{23}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReportOpenedResponse) GetRevision() uint64 {
@@ -1858,7 +2224,7 @@ type ReportReclaimedRequest struct {
 
 func (x *ReportReclaimedRequest) Reset() {
 	*x = ReportReclaimedRequest{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[24]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1870,7 +2236,7 @@ func (x *ReportReclaimedRequest) String() string {
 func (*ReportReclaimedRequest) ProtoMessage() {}
 
 func (x *ReportReclaimedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[24]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1883,7 +2249,7 @@ func (x *ReportReclaimedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportReclaimedRequest.ProtoReflect.Descriptor instead.
 func (*ReportReclaimedRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{24}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReportReclaimedRequest) GetTopicId() uint64 {
@@ -1924,7 +2290,7 @@ type ReportReclaimedResponse struct {
 
 func (x *ReportReclaimedResponse) Reset() {
 	*x = ReportReclaimedResponse{}
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[25]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1936,7 +2302,7 @@ func (x *ReportReclaimedResponse) String() string {
 func (*ReportReclaimedResponse) ProtoMessage() {}
 
 func (x *ReportReclaimedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_node_service_proto_msgTypes[25]
+	mi := &file_naradplane_v1_node_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1949,7 +2315,7 @@ func (x *ReportReclaimedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportReclaimedResponse.ProtoReflect.Descriptor instead.
 func (*ReportReclaimedResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{25}
+	return file_naradplane_v1_node_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReportReclaimedResponse) GetRevision() uint64 {
@@ -1963,7 +2329,7 @@ var File_naradplane_v1_node_service_proto protoreflect.FileDescriptor
 
 const file_naradplane_v1_node_service_proto_rawDesc = "" +
 	"\n" +
-	" naradplane/v1/node_service.proto\x12\rnaradplane.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19naradplane/v1/types.proto\"\xf7\x01\n" +
+	" naradplane/v1/node_service.proto\x12\rnaradplane.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19naradplane/v1/types.proto\"\x96\x02\n" +
 	"\x13RegisterNodeRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\tR\astoreId\x12 \n" +
@@ -1973,12 +2339,32 @@ const file_naradplane_v1_node_service_proto_rawDesc = "" +
 	"\x05voter\x18\x06 \x01(\tR\x05voter\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\a \x01(\tR\trequestId\x12'\n" +
-	"\x0fcapacity_weight\x18\b \x01(\rR\x0ecapacityWeight\"z\n" +
+	"\x0fcapacity_weight\x18\b \x01(\rR\x0ecapacityWeight\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\t \x01(\tR\tclusterId\"\x9e\x01\n" +
 	"\x14RegisterNodeResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x02 \x01(\tR\tclusterId\x12'\n" +
-	"\x04node\x18\x03 \x01(\v2\x13.naradplane.v1.NodeR\x04node\"]\n" +
+	"\x04node\x18\x03 \x01(\v2\x13.naradplane.v1.NodeR\x04node\x12\"\n" +
+	"\fpredecessors\x18\x04 \x03(\tR\fpredecessors\"\xc6\x01\n" +
+	"\tCopyClaim\x126\n" +
+	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x1a\n" +
+	"\bidentity\x18\x02 \x01(\x04R\bidentity\x12\x16\n" +
+	"\x06active\x18\x03 \x01(\bR\x06active\x12\x16\n" +
+	"\x06forced\x18\x04 \x01(\bR\x06forced\x125\n" +
+	"\amarkers\x18\x05 \x03(\v2\x1b.naradplane.v1.OutboundMoveR\amarkers\"I\n" +
+	"\fOutboundMove\x12\x17\n" +
+	"\amove_id\x18\x01 \x01(\x04R\x06moveId\x12 \n" +
+	"\vdestination\x18\x02 \x01(\tR\vdestination\"\xc7\x01\n" +
+	"\x16ClaimPartitionsRequest\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x120\n" +
+	"\x06claims\x18\x03 \x03(\v2\x18.naradplane.v1.CopyClaimR\x06claims\x12,\n" +
+	"\x06topics\x18\x04 \x03(\v2\x14.naradplane.v1.TopicR\x06topics\x12\x12\n" +
+	"\x04last\x18\x05 \x01(\bR\x04last\"5\n" +
+	"\x17ClaimPartitionsResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\"]\n" +
 	"\rPartitionSize\x126\n" +
 	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\xa3\x04\n" +
@@ -1996,12 +2382,19 @@ const file_naradplane_v1_node_service_proto_rawDesc = "" +
 	" \x03(\v2\x1c.naradplane.v1.PartitionSizeR\x05sizes\x12%\n" +
 	"\x0esizes_complete\x18\v \x01(\bR\rsizesComplete\x12\x18\n" +
 	"\aaddress\x18\f \x01(\tR\aaddress\x12%\n" +
-	"\x0eingress_closed\x18\r \x01(\bR\ringressClosed\"\x82\x01\n" +
+	"\x0eingress_closed\x18\r \x01(\bR\ringressClosed\"\xb4\x01\n" +
 	"\x11HeartbeatResponse\x126\n" +
 	"\tlease_ttl\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\bleaseTtl\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x1d\n" +
 	"\n" +
-	"want_sizes\x18\x03 \x01(\bR\twantSizes\"R\n" +
+	"want_sizes\x18\x03 \x01(\bR\twantSizes\x120\n" +
+	"\x06orders\x18\x04 \x03(\v2\x18.naradplane.v1.MoveOrderR\x06orders\"\x97\x01\n" +
+	"\tMoveOrder\x126\n" +
+	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x17\n" +
+	"\amove_id\x18\x02 \x01(\x04R\x06moveId\x12\x18\n" +
+	"\apromote\x18\x03 \x01(\bR\apromote\x12\x1f\n" +
+	"\vaccept_loss\x18\x04 \x01(\bR\n" +
+	"acceptLoss\"R\n" +
 	"\x10WatchNodeRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12%\n" +
 	"\x0eafter_revision\x18\x02 \x01(\x04R\rafterRevision\"\xd4\x01\n" +
@@ -2031,7 +2424,7 @@ const file_naradplane_v1_node_service_proto_rawDesc = "" +
 	"\x14GetAssignmentRequest\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\x04R\atopicId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x17\n" +
-	"\amove_id\x18\x03 \x01(\x04R\x06moveId\"\x84\x02\n" +
+	"\amove_id\x18\x03 \x01(\x04R\x06moveId\"\xa9\x02\n" +
 	"\x15GetAssignmentResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x129\n" +
 	"\n" +
@@ -2040,7 +2433,8 @@ const file_naradplane_v1_node_service_proto_rawDesc = "" +
 	"\n" +
 	"move_state\x18\x03 \x01(\x0e2\x18.naradplane.v1.MoveStateR\tmoveState\x120\n" +
 	"\aoutcome\x18\x04 \x01(\v2\x16.naradplane.v1.OutcomeR\aoutcome\x12)\n" +
-	"\x05owner\x18\x05 \x01(\v2\x13.naradplane.v1.NodeR\x05owner\"\xb9\x01\n" +
+	"\x05owner\x18\x05 \x01(\v2\x13.naradplane.v1.NodeR\x05owner\x12#\n" +
+	"\runknown_topic\x18\x06 \x01(\bR\funknownTopic\"\xb9\x01\n" +
 	"\x13GrantHandoffRequest\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\x04R\atopicId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x17\n" +
@@ -2108,10 +2502,11 @@ const file_naradplane_v1_node_service_proto_rawDesc = "" +
 	"\x16MOVE_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12MOVE_STATE_CURRENT\x10\x01\x12\x14\n" +
 	"\x10MOVE_STATE_ENDED\x10\x02\x12\x18\n" +
-	"\x14MOVE_STATE_FORGOTTEN\x10\x032\xed\a\n" +
+	"\x14MOVE_STATE_FORGOTTEN\x10\x032\xcf\b\n" +
 	"\vNodeService\x12W\n" +
 	"\fRegisterNode\x12\".naradplane.v1.RegisterNodeRequest\x1a#.naradplane.v1.RegisterNodeResponse\x12N\n" +
-	"\tHeartbeat\x12\x1f.naradplane.v1.HeartbeatRequest\x1a .naradplane.v1.HeartbeatResponse\x12P\n" +
+	"\tHeartbeat\x12\x1f.naradplane.v1.HeartbeatRequest\x1a .naradplane.v1.HeartbeatResponse\x12`\n" +
+	"\x0fClaimPartitions\x12%.naradplane.v1.ClaimPartitionsRequest\x1a&.naradplane.v1.ClaimPartitionsResponse\x12P\n" +
 	"\tWatchNode\x12\x1f.naradplane.v1.WatchNodeRequest\x1a .naradplane.v1.WatchNodeResponse0\x01\x12V\n" +
 	"\vWatchRoutes\x12!.naradplane.v1.WatchRoutesRequest\x1a\".naradplane.v1.WatchRoutesResponse0\x01\x12Z\n" +
 	"\rGetAssignment\x12#.naradplane.v1.GetAssignmentRequest\x1a$.naradplane.v1.GetAssignmentResponse\x12W\n" +
@@ -2135,96 +2530,110 @@ func file_naradplane_v1_node_service_proto_rawDescGZIP() []byte {
 }
 
 var file_naradplane_v1_node_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_naradplane_v1_node_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_naradplane_v1_node_service_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_naradplane_v1_node_service_proto_goTypes = []any{
 	(MoveState)(0),                    // 0: naradplane.v1.MoveState
 	(*RegisterNodeRequest)(nil),       // 1: naradplane.v1.RegisterNodeRequest
 	(*RegisterNodeResponse)(nil),      // 2: naradplane.v1.RegisterNodeResponse
-	(*PartitionSize)(nil),             // 3: naradplane.v1.PartitionSize
-	(*HeartbeatRequest)(nil),          // 4: naradplane.v1.HeartbeatRequest
-	(*HeartbeatResponse)(nil),         // 5: naradplane.v1.HeartbeatResponse
-	(*WatchNodeRequest)(nil),          // 6: naradplane.v1.WatchNodeRequest
-	(*WatchNodeResponse)(nil),         // 7: naradplane.v1.WatchNodeResponse
-	(*WatchRoutesRequest)(nil),        // 8: naradplane.v1.WatchRoutesRequest
-	(*WatchRoutesResponse)(nil),       // 9: naradplane.v1.WatchRoutesResponse
-	(*Snapshot)(nil),                  // 10: naradplane.v1.Snapshot
-	(*Delta)(nil),                     // 11: naradplane.v1.Delta
-	(*Progress)(nil),                  // 12: naradplane.v1.Progress
-	(*GetAssignmentRequest)(nil),      // 13: naradplane.v1.GetAssignmentRequest
-	(*GetAssignmentResponse)(nil),     // 14: naradplane.v1.GetAssignmentResponse
-	(*GrantHandoffRequest)(nil),       // 15: naradplane.v1.GrantHandoffRequest
-	(*GrantHandoffResponse)(nil),      // 16: naradplane.v1.GrantHandoffResponse
-	(*RevokeHandoffRequest)(nil),      // 17: naradplane.v1.RevokeHandoffRequest
-	(*RevokeHandoffResponse)(nil),     // 18: naradplane.v1.RevokeHandoffResponse
-	(*CompleteMoveRequest)(nil),       // 19: naradplane.v1.CompleteMoveRequest
-	(*CompleteMoveResponse)(nil),      // 20: naradplane.v1.CompleteMoveResponse
-	(*ForceCompleteMoveRequest)(nil),  // 21: naradplane.v1.ForceCompleteMoveRequest
-	(*ForceCompleteMoveResponse)(nil), // 22: naradplane.v1.ForceCompleteMoveResponse
-	(*ReportOpenedRequest)(nil),       // 23: naradplane.v1.ReportOpenedRequest
-	(*ReportOpenedResponse)(nil),      // 24: naradplane.v1.ReportOpenedResponse
-	(*ReportReclaimedRequest)(nil),    // 25: naradplane.v1.ReportReclaimedRequest
-	(*ReportReclaimedResponse)(nil),   // 26: naradplane.v1.ReportReclaimedResponse
-	(*Node)(nil),                      // 27: naradplane.v1.Node
-	(*Partition)(nil),                 // 28: naradplane.v1.Partition
-	(*MoveProgress)(nil),              // 29: naradplane.v1.MoveProgress
-	(*PartitionOffset)(nil),           // 30: naradplane.v1.PartitionOffset
-	(*durationpb.Duration)(nil),       // 31: google.protobuf.Duration
-	(*Change)(nil),                    // 32: naradplane.v1.Change
-	(*Assignment)(nil),                // 33: naradplane.v1.Assignment
-	(*Outcome)(nil),                   // 34: naradplane.v1.Outcome
-	(*MoveStats)(nil),                 // 35: naradplane.v1.MoveStats
+	(*CopyClaim)(nil),                 // 3: naradplane.v1.CopyClaim
+	(*OutboundMove)(nil),              // 4: naradplane.v1.OutboundMove
+	(*ClaimPartitionsRequest)(nil),    // 5: naradplane.v1.ClaimPartitionsRequest
+	(*ClaimPartitionsResponse)(nil),   // 6: naradplane.v1.ClaimPartitionsResponse
+	(*PartitionSize)(nil),             // 7: naradplane.v1.PartitionSize
+	(*HeartbeatRequest)(nil),          // 8: naradplane.v1.HeartbeatRequest
+	(*HeartbeatResponse)(nil),         // 9: naradplane.v1.HeartbeatResponse
+	(*MoveOrder)(nil),                 // 10: naradplane.v1.MoveOrder
+	(*WatchNodeRequest)(nil),          // 11: naradplane.v1.WatchNodeRequest
+	(*WatchNodeResponse)(nil),         // 12: naradplane.v1.WatchNodeResponse
+	(*WatchRoutesRequest)(nil),        // 13: naradplane.v1.WatchRoutesRequest
+	(*WatchRoutesResponse)(nil),       // 14: naradplane.v1.WatchRoutesResponse
+	(*Snapshot)(nil),                  // 15: naradplane.v1.Snapshot
+	(*Delta)(nil),                     // 16: naradplane.v1.Delta
+	(*Progress)(nil),                  // 17: naradplane.v1.Progress
+	(*GetAssignmentRequest)(nil),      // 18: naradplane.v1.GetAssignmentRequest
+	(*GetAssignmentResponse)(nil),     // 19: naradplane.v1.GetAssignmentResponse
+	(*GrantHandoffRequest)(nil),       // 20: naradplane.v1.GrantHandoffRequest
+	(*GrantHandoffResponse)(nil),      // 21: naradplane.v1.GrantHandoffResponse
+	(*RevokeHandoffRequest)(nil),      // 22: naradplane.v1.RevokeHandoffRequest
+	(*RevokeHandoffResponse)(nil),     // 23: naradplane.v1.RevokeHandoffResponse
+	(*CompleteMoveRequest)(nil),       // 24: naradplane.v1.CompleteMoveRequest
+	(*CompleteMoveResponse)(nil),      // 25: naradplane.v1.CompleteMoveResponse
+	(*ForceCompleteMoveRequest)(nil),  // 26: naradplane.v1.ForceCompleteMoveRequest
+	(*ForceCompleteMoveResponse)(nil), // 27: naradplane.v1.ForceCompleteMoveResponse
+	(*ReportOpenedRequest)(nil),       // 28: naradplane.v1.ReportOpenedRequest
+	(*ReportOpenedResponse)(nil),      // 29: naradplane.v1.ReportOpenedResponse
+	(*ReportReclaimedRequest)(nil),    // 30: naradplane.v1.ReportReclaimedRequest
+	(*ReportReclaimedResponse)(nil),   // 31: naradplane.v1.ReportReclaimedResponse
+	(*Node)(nil),                      // 32: naradplane.v1.Node
+	(*Partition)(nil),                 // 33: naradplane.v1.Partition
+	(*Topic)(nil),                     // 34: naradplane.v1.Topic
+	(*MoveProgress)(nil),              // 35: naradplane.v1.MoveProgress
+	(*PartitionOffset)(nil),           // 36: naradplane.v1.PartitionOffset
+	(*durationpb.Duration)(nil),       // 37: google.protobuf.Duration
+	(*Change)(nil),                    // 38: naradplane.v1.Change
+	(*Assignment)(nil),                // 39: naradplane.v1.Assignment
+	(*Outcome)(nil),                   // 40: naradplane.v1.Outcome
+	(*MoveStats)(nil),                 // 41: naradplane.v1.MoveStats
 }
 var file_naradplane_v1_node_service_proto_depIdxs = []int32{
-	27, // 0: naradplane.v1.RegisterNodeResponse.node:type_name -> naradplane.v1.Node
-	28, // 1: naradplane.v1.PartitionSize.partition:type_name -> naradplane.v1.Partition
-	29, // 2: naradplane.v1.HeartbeatRequest.moves:type_name -> naradplane.v1.MoveProgress
-	30, // 3: naradplane.v1.HeartbeatRequest.outbound_hwms:type_name -> naradplane.v1.PartitionOffset
-	3,  // 4: naradplane.v1.HeartbeatRequest.sizes:type_name -> naradplane.v1.PartitionSize
-	31, // 5: naradplane.v1.HeartbeatResponse.lease_ttl:type_name -> google.protobuf.Duration
-	10, // 6: naradplane.v1.WatchNodeResponse.snapshot:type_name -> naradplane.v1.Snapshot
-	11, // 7: naradplane.v1.WatchNodeResponse.delta:type_name -> naradplane.v1.Delta
-	12, // 8: naradplane.v1.WatchNodeResponse.progress:type_name -> naradplane.v1.Progress
-	10, // 9: naradplane.v1.WatchRoutesResponse.snapshot:type_name -> naradplane.v1.Snapshot
-	11, // 10: naradplane.v1.WatchRoutesResponse.delta:type_name -> naradplane.v1.Delta
-	12, // 11: naradplane.v1.WatchRoutesResponse.progress:type_name -> naradplane.v1.Progress
-	32, // 12: naradplane.v1.Snapshot.changes:type_name -> naradplane.v1.Change
-	32, // 13: naradplane.v1.Delta.changes:type_name -> naradplane.v1.Change
-	33, // 14: naradplane.v1.GetAssignmentResponse.assignment:type_name -> naradplane.v1.Assignment
-	0,  // 15: naradplane.v1.GetAssignmentResponse.move_state:type_name -> naradplane.v1.MoveState
-	34, // 16: naradplane.v1.GetAssignmentResponse.outcome:type_name -> naradplane.v1.Outcome
-	27, // 17: naradplane.v1.GetAssignmentResponse.owner:type_name -> naradplane.v1.Node
-	34, // 18: naradplane.v1.RevokeHandoffResponse.outcome:type_name -> naradplane.v1.Outcome
-	33, // 19: naradplane.v1.RevokeHandoffResponse.assignment:type_name -> naradplane.v1.Assignment
-	34, // 20: naradplane.v1.CompleteMoveResponse.outcome:type_name -> naradplane.v1.Outcome
-	34, // 21: naradplane.v1.ForceCompleteMoveResponse.outcome:type_name -> naradplane.v1.Outcome
-	35, // 22: naradplane.v1.ReportOpenedRequest.stats:type_name -> naradplane.v1.MoveStats
-	1,  // 23: naradplane.v1.NodeService.RegisterNode:input_type -> naradplane.v1.RegisterNodeRequest
-	4,  // 24: naradplane.v1.NodeService.Heartbeat:input_type -> naradplane.v1.HeartbeatRequest
-	6,  // 25: naradplane.v1.NodeService.WatchNode:input_type -> naradplane.v1.WatchNodeRequest
-	8,  // 26: naradplane.v1.NodeService.WatchRoutes:input_type -> naradplane.v1.WatchRoutesRequest
-	13, // 27: naradplane.v1.NodeService.GetAssignment:input_type -> naradplane.v1.GetAssignmentRequest
-	15, // 28: naradplane.v1.NodeService.GrantHandoff:input_type -> naradplane.v1.GrantHandoffRequest
-	17, // 29: naradplane.v1.NodeService.RevokeHandoff:input_type -> naradplane.v1.RevokeHandoffRequest
-	19, // 30: naradplane.v1.NodeService.CompleteMove:input_type -> naradplane.v1.CompleteMoveRequest
-	21, // 31: naradplane.v1.NodeService.ForceCompleteMove:input_type -> naradplane.v1.ForceCompleteMoveRequest
-	23, // 32: naradplane.v1.NodeService.ReportOpened:input_type -> naradplane.v1.ReportOpenedRequest
-	25, // 33: naradplane.v1.NodeService.ReportReclaimed:input_type -> naradplane.v1.ReportReclaimedRequest
-	2,  // 34: naradplane.v1.NodeService.RegisterNode:output_type -> naradplane.v1.RegisterNodeResponse
-	5,  // 35: naradplane.v1.NodeService.Heartbeat:output_type -> naradplane.v1.HeartbeatResponse
-	7,  // 36: naradplane.v1.NodeService.WatchNode:output_type -> naradplane.v1.WatchNodeResponse
-	9,  // 37: naradplane.v1.NodeService.WatchRoutes:output_type -> naradplane.v1.WatchRoutesResponse
-	14, // 38: naradplane.v1.NodeService.GetAssignment:output_type -> naradplane.v1.GetAssignmentResponse
-	16, // 39: naradplane.v1.NodeService.GrantHandoff:output_type -> naradplane.v1.GrantHandoffResponse
-	18, // 40: naradplane.v1.NodeService.RevokeHandoff:output_type -> naradplane.v1.RevokeHandoffResponse
-	20, // 41: naradplane.v1.NodeService.CompleteMove:output_type -> naradplane.v1.CompleteMoveResponse
-	22, // 42: naradplane.v1.NodeService.ForceCompleteMove:output_type -> naradplane.v1.ForceCompleteMoveResponse
-	24, // 43: naradplane.v1.NodeService.ReportOpened:output_type -> naradplane.v1.ReportOpenedResponse
-	26, // 44: naradplane.v1.NodeService.ReportReclaimed:output_type -> naradplane.v1.ReportReclaimedResponse
-	34, // [34:45] is the sub-list for method output_type
-	23, // [23:34] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	32, // 0: naradplane.v1.RegisterNodeResponse.node:type_name -> naradplane.v1.Node
+	33, // 1: naradplane.v1.CopyClaim.partition:type_name -> naradplane.v1.Partition
+	4,  // 2: naradplane.v1.CopyClaim.markers:type_name -> naradplane.v1.OutboundMove
+	3,  // 3: naradplane.v1.ClaimPartitionsRequest.claims:type_name -> naradplane.v1.CopyClaim
+	34, // 4: naradplane.v1.ClaimPartitionsRequest.topics:type_name -> naradplane.v1.Topic
+	33, // 5: naradplane.v1.PartitionSize.partition:type_name -> naradplane.v1.Partition
+	35, // 6: naradplane.v1.HeartbeatRequest.moves:type_name -> naradplane.v1.MoveProgress
+	36, // 7: naradplane.v1.HeartbeatRequest.outbound_hwms:type_name -> naradplane.v1.PartitionOffset
+	7,  // 8: naradplane.v1.HeartbeatRequest.sizes:type_name -> naradplane.v1.PartitionSize
+	37, // 9: naradplane.v1.HeartbeatResponse.lease_ttl:type_name -> google.protobuf.Duration
+	10, // 10: naradplane.v1.HeartbeatResponse.orders:type_name -> naradplane.v1.MoveOrder
+	33, // 11: naradplane.v1.MoveOrder.partition:type_name -> naradplane.v1.Partition
+	15, // 12: naradplane.v1.WatchNodeResponse.snapshot:type_name -> naradplane.v1.Snapshot
+	16, // 13: naradplane.v1.WatchNodeResponse.delta:type_name -> naradplane.v1.Delta
+	17, // 14: naradplane.v1.WatchNodeResponse.progress:type_name -> naradplane.v1.Progress
+	15, // 15: naradplane.v1.WatchRoutesResponse.snapshot:type_name -> naradplane.v1.Snapshot
+	16, // 16: naradplane.v1.WatchRoutesResponse.delta:type_name -> naradplane.v1.Delta
+	17, // 17: naradplane.v1.WatchRoutesResponse.progress:type_name -> naradplane.v1.Progress
+	38, // 18: naradplane.v1.Snapshot.changes:type_name -> naradplane.v1.Change
+	38, // 19: naradplane.v1.Delta.changes:type_name -> naradplane.v1.Change
+	39, // 20: naradplane.v1.GetAssignmentResponse.assignment:type_name -> naradplane.v1.Assignment
+	0,  // 21: naradplane.v1.GetAssignmentResponse.move_state:type_name -> naradplane.v1.MoveState
+	40, // 22: naradplane.v1.GetAssignmentResponse.outcome:type_name -> naradplane.v1.Outcome
+	32, // 23: naradplane.v1.GetAssignmentResponse.owner:type_name -> naradplane.v1.Node
+	40, // 24: naradplane.v1.RevokeHandoffResponse.outcome:type_name -> naradplane.v1.Outcome
+	39, // 25: naradplane.v1.RevokeHandoffResponse.assignment:type_name -> naradplane.v1.Assignment
+	40, // 26: naradplane.v1.CompleteMoveResponse.outcome:type_name -> naradplane.v1.Outcome
+	40, // 27: naradplane.v1.ForceCompleteMoveResponse.outcome:type_name -> naradplane.v1.Outcome
+	41, // 28: naradplane.v1.ReportOpenedRequest.stats:type_name -> naradplane.v1.MoveStats
+	1,  // 29: naradplane.v1.NodeService.RegisterNode:input_type -> naradplane.v1.RegisterNodeRequest
+	8,  // 30: naradplane.v1.NodeService.Heartbeat:input_type -> naradplane.v1.HeartbeatRequest
+	5,  // 31: naradplane.v1.NodeService.ClaimPartitions:input_type -> naradplane.v1.ClaimPartitionsRequest
+	11, // 32: naradplane.v1.NodeService.WatchNode:input_type -> naradplane.v1.WatchNodeRequest
+	13, // 33: naradplane.v1.NodeService.WatchRoutes:input_type -> naradplane.v1.WatchRoutesRequest
+	18, // 34: naradplane.v1.NodeService.GetAssignment:input_type -> naradplane.v1.GetAssignmentRequest
+	20, // 35: naradplane.v1.NodeService.GrantHandoff:input_type -> naradplane.v1.GrantHandoffRequest
+	22, // 36: naradplane.v1.NodeService.RevokeHandoff:input_type -> naradplane.v1.RevokeHandoffRequest
+	24, // 37: naradplane.v1.NodeService.CompleteMove:input_type -> naradplane.v1.CompleteMoveRequest
+	26, // 38: naradplane.v1.NodeService.ForceCompleteMove:input_type -> naradplane.v1.ForceCompleteMoveRequest
+	28, // 39: naradplane.v1.NodeService.ReportOpened:input_type -> naradplane.v1.ReportOpenedRequest
+	30, // 40: naradplane.v1.NodeService.ReportReclaimed:input_type -> naradplane.v1.ReportReclaimedRequest
+	2,  // 41: naradplane.v1.NodeService.RegisterNode:output_type -> naradplane.v1.RegisterNodeResponse
+	9,  // 42: naradplane.v1.NodeService.Heartbeat:output_type -> naradplane.v1.HeartbeatResponse
+	6,  // 43: naradplane.v1.NodeService.ClaimPartitions:output_type -> naradplane.v1.ClaimPartitionsResponse
+	12, // 44: naradplane.v1.NodeService.WatchNode:output_type -> naradplane.v1.WatchNodeResponse
+	14, // 45: naradplane.v1.NodeService.WatchRoutes:output_type -> naradplane.v1.WatchRoutesResponse
+	19, // 46: naradplane.v1.NodeService.GetAssignment:output_type -> naradplane.v1.GetAssignmentResponse
+	21, // 47: naradplane.v1.NodeService.GrantHandoff:output_type -> naradplane.v1.GrantHandoffResponse
+	23, // 48: naradplane.v1.NodeService.RevokeHandoff:output_type -> naradplane.v1.RevokeHandoffResponse
+	25, // 49: naradplane.v1.NodeService.CompleteMove:output_type -> naradplane.v1.CompleteMoveResponse
+	27, // 50: naradplane.v1.NodeService.ForceCompleteMove:output_type -> naradplane.v1.ForceCompleteMoveResponse
+	29, // 51: naradplane.v1.NodeService.ReportOpened:output_type -> naradplane.v1.ReportOpenedResponse
+	31, // 52: naradplane.v1.NodeService.ReportReclaimed:output_type -> naradplane.v1.ReportReclaimedResponse
+	41, // [41:53] is the sub-list for method output_type
+	29, // [29:41] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_naradplane_v1_node_service_proto_init() }
@@ -2233,12 +2642,12 @@ func file_naradplane_v1_node_service_proto_init() {
 		return
 	}
 	file_naradplane_v1_types_proto_init()
-	file_naradplane_v1_node_service_proto_msgTypes[6].OneofWrappers = []any{
+	file_naradplane_v1_node_service_proto_msgTypes[11].OneofWrappers = []any{
 		(*WatchNodeResponse_Snapshot)(nil),
 		(*WatchNodeResponse_Delta)(nil),
 		(*WatchNodeResponse_Progress)(nil),
 	}
-	file_naradplane_v1_node_service_proto_msgTypes[8].OneofWrappers = []any{
+	file_naradplane_v1_node_service_proto_msgTypes[13].OneofWrappers = []any{
 		(*WatchRoutesResponse_Snapshot)(nil),
 		(*WatchRoutesResponse_Delta)(nil),
 		(*WatchRoutesResponse_Progress)(nil),
@@ -2249,7 +2658,7 @@ func file_naradplane_v1_node_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_naradplane_v1_node_service_proto_rawDesc), len(file_naradplane_v1_node_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   26,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -290,6 +290,13 @@ type Node struct {
 	JoinedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=joined_at,json=joinedAt,proto3" json:"joined_at,omitempty"`
 	// High watermarks that the dead node reported last.
 	DeadHwms []*PartitionOffset `protobuf:"bytes,12,rep,name=dead_hwms,json=deadHwms,proto3" json:"dead_hwms,omitempty"`
+	// After a restore: the node has not said yet which copies it holds.
+	Unclaimed bool `protobuf:"varint,13,opt,name=unclaimed,proto3" json:"unclaimed,omitempty"`
+	// No move to or from the node is begun, and what it owns is not promoted elsewhere.
+	Maintenance       bool   `protobuf:"varint,14,opt,name=maintenance,proto3" json:"maintenance,omitempty"`
+	MaintenanceReason string `protobuf:"bytes,15,opt,name=maintenance_reason,json=maintenanceReason,proto3" json:"maintenance_reason,omitempty"`
+	// Nobody knows what the dead node had acknowledged last; dead_hwms says nothing.
+	DeadHwmsUnknown bool `protobuf:"varint,16,opt,name=dead_hwms_unknown,json=deadHwmsUnknown,proto3" json:"dead_hwms_unknown,omitempty"`
 	// How much it should hold beside the others, 1 to 1000.
 	CapacityWeight uint32 `protobuf:"varint,20,opt,name=capacity_weight,json=capacityWeight,proto3" json:"capacity_weight,omitempty"`
 	// Verdicts in a row that each came within an hour after the return from the one before. Each doubles
@@ -413,6 +420,34 @@ func (x *Node) GetDeadHwms() []*PartitionOffset {
 		return x.DeadHwms
 	}
 	return nil
+}
+
+func (x *Node) GetUnclaimed() bool {
+	if x != nil {
+		return x.Unclaimed
+	}
+	return false
+}
+
+func (x *Node) GetMaintenance() bool {
+	if x != nil {
+		return x.Maintenance
+	}
+	return false
+}
+
+func (x *Node) GetMaintenanceReason() string {
+	if x != nil {
+		return x.MaintenanceReason
+	}
+	return ""
+}
+
+func (x *Node) GetDeadHwmsUnknown() bool {
+	if x != nil {
+		return x.DeadHwmsUnknown
+	}
+	return false
 }
 
 func (x *Node) GetCapacityWeight() uint32 {
@@ -611,6 +646,10 @@ type Assignment struct {
 	MoveStartedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=move_started_at,json=moveStartedAt,proto3" json:"move_started_at,omitempty"`
 	// The epoch at which the owner became the owner.
 	OwnerEpoch uint64 `protobuf:"varint,11,opt,name=owner_epoch,json=ownerEpoch,proto3" json:"owner_epoch,omitempty"`
+	// After a restore: who owns the partition is not settled, and owner is what the backup says.
+	Unconfirmed bool `protobuf:"varint,12,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
+	// Identity with which the owner makes an empty copy in place of a lost one; zero is the topic's id.
+	Fresh uint64 `protobuf:"varint,13,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	// When the owner became it by a move; absent before the first.
 	MovedAt       *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=moved_at,json=movedAt,proto3" json:"moved_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -720,6 +759,20 @@ func (x *Assignment) GetMoveStartedAt() *timestamppb.Timestamp {
 func (x *Assignment) GetOwnerEpoch() uint64 {
 	if x != nil {
 		return x.OwnerEpoch
+	}
+	return 0
+}
+
+func (x *Assignment) GetUnconfirmed() bool {
+	if x != nil {
+		return x.Unconfirmed
+	}
+	return false
+}
+
+func (x *Assignment) GetFresh() uint64 {
+	if x != nil {
+		return x.Fresh
 	}
 	return 0
 }
@@ -1463,6 +1516,7 @@ type Change struct {
 	//	*Change_Settings
 	//	*Change_Controller
 	//	*Change_ControllerRemoved
+	//	*Change_Restored
 	Change        isChange_Change `protobuf_oneof:"change"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1604,6 +1658,15 @@ func (x *Change) GetControllerRemoved() string {
 	return ""
 }
 
+func (x *Change) GetRestored() *Restored {
+	if x != nil {
+		if x, ok := x.Change.(*Change_Restored); ok {
+			return x.Restored
+		}
+	}
+	return nil
+}
+
 type isChange_Change interface {
 	isChange_Change()
 }
@@ -1653,6 +1716,10 @@ type Change_ControllerRemoved struct {
 	ControllerRemoved string `protobuf:"bytes,11,opt,name=controller_removed,json=controllerRemoved,proto3,oneof"`
 }
 
+type Change_Restored struct {
+	Restored *Restored `protobuf:"bytes,12,opt,name=restored,proto3,oneof"`
+}
+
 func (*Change_Node) isChange_Change() {}
 
 func (*Change_NodeRemoved) isChange_Change() {}
@@ -1675,6 +1742,81 @@ func (*Change_Controller) isChange_Change() {}
 
 func (*Change_ControllerRemoved) isChange_Change() {}
 
+func (*Change_Restored) isChange_Change() {}
+
+// Restored says that the cluster's state was made from a backup. Topics and moves that are numbered between the two
+// revisions, both exclusive, are unknown to it, not deleted.
+type Restored struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The backup's revision.
+	FromRevision uint64 `protobuf:"varint,1,opt,name=from_revision,json=fromRevision,proto3" json:"from_revision,omitempty"`
+	// The revision that this cluster began with.
+	BaseRevision uint64 `protobuf:"varint,2,opt,name=base_revision,json=baseRevision,proto3" json:"base_revision,omitempty"`
+	// Ids of the clusters that this one goes on for, oldest first.
+	Predecessors  []string               `protobuf:"bytes,3,rep,name=predecessors,proto3" json:"predecessors,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Restored) Reset() {
+	*x = Restored{}
+	mi := &file_naradplane_v1_types_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Restored) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Restored) ProtoMessage() {}
+
+func (x *Restored) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_types_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Restored.ProtoReflect.Descriptor instead.
+func (*Restored) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_types_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Restored) GetFromRevision() uint64 {
+	if x != nil {
+		return x.FromRevision
+	}
+	return 0
+}
+
+func (x *Restored) GetBaseRevision() uint64 {
+	if x != nil {
+		return x.BaseRevision
+	}
+	return 0
+}
+
+func (x *Restored) GetPredecessors() []string {
+	if x != nil {
+		return x.Predecessors
+	}
+	return nil
+}
+
+func (x *Restored) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 var File_naradplane_v1_types_proto protoreflect.FileDescriptor
 
 const file_naradplane_v1_types_proto_rawDesc = "" +
@@ -1683,7 +1825,7 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\tPartition\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\x04R\atopicId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x14\n" +
-	"\x05topic\x18\x03 \x01(\tR\x05topic\"\xb9\x04\n" +
+	"\x05topic\x18\x03 \x01(\tR\x05topic\"\xd4\x05\n" +
 	"\x04Node\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\tR\astoreId\x12 \n" +
@@ -1697,7 +1839,11 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\adead_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x06deadAt\x127\n" +
 	"\tjoined_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\bjoinedAt\x12;\n" +
-	"\tdead_hwms\x18\f \x03(\v2\x1e.naradplane.v1.PartitionOffsetR\bdeadHwms\x12'\n" +
+	"\tdead_hwms\x18\f \x03(\v2\x1e.naradplane.v1.PartitionOffsetR\bdeadHwms\x12\x1c\n" +
+	"\tunclaimed\x18\r \x01(\bR\tunclaimed\x12 \n" +
+	"\vmaintenance\x18\x0e \x01(\bR\vmaintenance\x12-\n" +
+	"\x12maintenance_reason\x18\x0f \x01(\tR\x11maintenanceReason\x12*\n" +
+	"\x11dead_hwms_unknown\x18\x10 \x01(\bR\x0fdeadHwmsUnknown\x12'\n" +
 	"\x0fcapacity_weight\x18\x14 \x01(\rR\x0ecapacityWeight\x12\x14\n" +
 	"\x05flaps\x18\x15 \x01(\rR\x05flaps\x12;\n" +
 	"\valive_since\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
@@ -1715,7 +1861,7 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\tretention\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\tretention\x129\n" +
 	"\n" +
 	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x16\n" +
-	"\x06parent\x18\a \x01(\tR\x06parent\"\xa1\x03\n" +
+	"\x06parent\x18\a \x01(\tR\x06parent\"\xd9\x03\n" +
 	"\n" +
 	"Assignment\x126\n" +
 	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x14\n" +
@@ -1730,7 +1876,9 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\x0fmove_started_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\rmoveStartedAt\x12\x1f\n" +
 	"\vowner_epoch\x18\v \x01(\x04R\n" +
-	"ownerEpoch\x125\n" +
+	"ownerEpoch\x12 \n" +
+	"\vunconfirmed\x18\f \x01(\bR\vunconfirmed\x12\x14\n" +
+	"\x05fresh\x18\r \x01(\x04R\x05fresh\x125\n" +
 	"\bmoved_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\amovedAt\"\xd7\x02\n" +
 	"\aOutcome\x126\n" +
 	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x17\n" +
@@ -1819,7 +1967,7 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\araft_id\x18\x02 \x01(\x04R\x06raftId\x12\x18\n" +
 	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x19\n" +
 	"\bstore_id\x18\x04 \x01(\tR\astoreId\x12\x18\n" +
-	"\alearner\x18\x05 \x01(\bR\alearner\"\xdb\x04\n" +
+	"\alearner\x18\x05 \x01(\bR\alearner\"\x92\x05\n" +
 	"\x06Change\x12)\n" +
 	"\x04node\x18\x01 \x01(\v2\x13.naradplane.v1.NodeH\x00R\x04node\x12#\n" +
 	"\fnode_removed\x18\x02 \x01(\tH\x00R\vnodeRemoved\x12,\n" +
@@ -1836,8 +1984,14 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"controller\x18\n" +
 	" \x01(\v2\x19.naradplane.v1.ControllerH\x00R\n" +
 	"controller\x12/\n" +
-	"\x12controller_removed\x18\v \x01(\tH\x00R\x11controllerRemovedB\b\n" +
-	"\x06change*V\n" +
+	"\x12controller_removed\x18\v \x01(\tH\x00R\x11controllerRemoved\x125\n" +
+	"\brestored\x18\f \x01(\v2\x17.naradplane.v1.RestoredH\x00R\brestoredB\b\n" +
+	"\x06change\"\xa4\x01\n" +
+	"\bRestored\x12#\n" +
+	"\rfrom_revision\x18\x01 \x01(\x04R\ffromRevision\x12#\n" +
+	"\rbase_revision\x18\x02 \x01(\x04R\fbaseRevision\x12\"\n" +
+	"\fpredecessors\x18\x03 \x03(\tR\fpredecessors\x12*\n" +
+	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at*V\n" +
 	"\n" +
 	"NodeStatus\x12\x1b\n" +
 	"\x17NODE_STATUS_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -1871,7 +2025,7 @@ func file_naradplane_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_naradplane_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_naradplane_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_naradplane_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_naradplane_v1_types_proto_goTypes = []any{
 	(NodeStatus)(0),               // 0: naradplane.v1.NodeStatus
 	(OutcomeKind)(0),              // 1: naradplane.v1.OutcomeKind
@@ -1888,38 +2042,39 @@ var file_naradplane_v1_types_proto_goTypes = []any{
 	(*Settings)(nil),              // 12: naradplane.v1.Settings
 	(*Controller)(nil),            // 13: naradplane.v1.Controller
 	(*Change)(nil),                // 14: naradplane.v1.Change
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
+	(*Restored)(nil),              // 15: naradplane.v1.Restored
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
 }
 var file_naradplane_v1_types_proto_depIdxs = []int32{
 	0,  // 0: naradplane.v1.Node.status:type_name -> naradplane.v1.NodeStatus
-	15, // 1: naradplane.v1.Node.dead_at:type_name -> google.protobuf.Timestamp
-	15, // 2: naradplane.v1.Node.joined_at:type_name -> google.protobuf.Timestamp
+	16, // 1: naradplane.v1.Node.dead_at:type_name -> google.protobuf.Timestamp
+	16, // 2: naradplane.v1.Node.joined_at:type_name -> google.protobuf.Timestamp
 	5,  // 3: naradplane.v1.Node.dead_hwms:type_name -> naradplane.v1.PartitionOffset
-	15, // 4: naradplane.v1.Node.alive_since:type_name -> google.protobuf.Timestamp
+	16, // 4: naradplane.v1.Node.alive_since:type_name -> google.protobuf.Timestamp
 	3,  // 5: naradplane.v1.PartitionOffset.partition:type_name -> naradplane.v1.Partition
-	16, // 6: naradplane.v1.Topic.retention:type_name -> google.protobuf.Duration
-	15, // 7: naradplane.v1.Topic.created_at:type_name -> google.protobuf.Timestamp
+	17, // 6: naradplane.v1.Topic.retention:type_name -> google.protobuf.Duration
+	16, // 7: naradplane.v1.Topic.created_at:type_name -> google.protobuf.Timestamp
 	3,  // 8: naradplane.v1.Assignment.partition:type_name -> naradplane.v1.Partition
-	15, // 9: naradplane.v1.Assignment.move_started_at:type_name -> google.protobuf.Timestamp
-	15, // 10: naradplane.v1.Assignment.moved_at:type_name -> google.protobuf.Timestamp
+	16, // 9: naradplane.v1.Assignment.move_started_at:type_name -> google.protobuf.Timestamp
+	16, // 10: naradplane.v1.Assignment.moved_at:type_name -> google.protobuf.Timestamp
 	3,  // 11: naradplane.v1.Outcome.partition:type_name -> naradplane.v1.Partition
 	1,  // 12: naradplane.v1.Outcome.kind:type_name -> naradplane.v1.OutcomeKind
-	16, // 13: naradplane.v1.MoveStats.duration:type_name -> google.protobuf.Duration
-	16, // 14: naradplane.v1.MoveStats.freeze:type_name -> google.protobuf.Duration
+	17, // 13: naradplane.v1.MoveStats.duration:type_name -> google.protobuf.Duration
+	17, // 14: naradplane.v1.MoveStats.freeze:type_name -> google.protobuf.Duration
 	3,  // 15: naradplane.v1.MoveRecord.partition:type_name -> naradplane.v1.Partition
 	1,  // 16: naradplane.v1.MoveRecord.kind:type_name -> naradplane.v1.OutcomeKind
-	15, // 17: naradplane.v1.MoveRecord.started_at:type_name -> google.protobuf.Timestamp
-	15, // 18: naradplane.v1.MoveRecord.ended_at:type_name -> google.protobuf.Timestamp
+	16, // 17: naradplane.v1.MoveRecord.started_at:type_name -> google.protobuf.Timestamp
+	16, // 18: naradplane.v1.MoveRecord.ended_at:type_name -> google.protobuf.Timestamp
 	9,  // 19: naradplane.v1.MoveRecord.stats:type_name -> naradplane.v1.MoveStats
 	3,  // 20: naradplane.v1.MoveProgress.partition:type_name -> naradplane.v1.Partition
 	2,  // 21: naradplane.v1.MoveProgress.phase:type_name -> naradplane.v1.MovePhase
-	16, // 22: naradplane.v1.Settings.freeze_budget:type_name -> google.protobuf.Duration
-	16, // 23: naradplane.v1.Settings.handoff_ttl:type_name -> google.protobuf.Duration
-	16, // 24: naradplane.v1.Settings.reclaim_after:type_name -> google.protobuf.Duration
-	16, // 25: naradplane.v1.Settings.force_promote_after:type_name -> google.protobuf.Duration
-	16, // 26: naradplane.v1.Settings.rebalance_delay:type_name -> google.protobuf.Duration
-	16, // 27: naradplane.v1.Settings.move_cooldown:type_name -> google.protobuf.Duration
+	17, // 22: naradplane.v1.Settings.freeze_budget:type_name -> google.protobuf.Duration
+	17, // 23: naradplane.v1.Settings.handoff_ttl:type_name -> google.protobuf.Duration
+	17, // 24: naradplane.v1.Settings.reclaim_after:type_name -> google.protobuf.Duration
+	17, // 25: naradplane.v1.Settings.force_promote_after:type_name -> google.protobuf.Duration
+	17, // 26: naradplane.v1.Settings.rebalance_delay:type_name -> google.protobuf.Duration
+	17, // 27: naradplane.v1.Settings.move_cooldown:type_name -> google.protobuf.Duration
 	4,  // 28: naradplane.v1.Change.node:type_name -> naradplane.v1.Node
 	6,  // 29: naradplane.v1.Change.topic:type_name -> naradplane.v1.Topic
 	7,  // 30: naradplane.v1.Change.assignment:type_name -> naradplane.v1.Assignment
@@ -1928,11 +2083,13 @@ var file_naradplane_v1_types_proto_depIdxs = []int32{
 	8,  // 33: naradplane.v1.Change.outcome_removed:type_name -> naradplane.v1.Outcome
 	12, // 34: naradplane.v1.Change.settings:type_name -> naradplane.v1.Settings
 	13, // 35: naradplane.v1.Change.controller:type_name -> naradplane.v1.Controller
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	15, // 36: naradplane.v1.Change.restored:type_name -> naradplane.v1.Restored
+	16, // 37: naradplane.v1.Restored.at:type_name -> google.protobuf.Timestamp
+	38, // [38:38] is the sub-list for method output_type
+	38, // [38:38] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_naradplane_v1_types_proto_init() }
@@ -1953,6 +2110,7 @@ func file_naradplane_v1_types_proto_init() {
 		(*Change_Settings)(nil),
 		(*Change_Controller)(nil),
 		(*Change_ControllerRemoved)(nil),
+		(*Change_Restored)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1960,7 +2118,7 @@ func file_naradplane_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_naradplane_v1_types_proto_rawDesc), len(file_naradplane_v1_types_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -51,6 +51,11 @@ type Command struct {
 	//	*Command_PutController
 	//	*Command_RemoveController
 	//	*Command_Noop
+	//	*Command_ClaimPartitions
+	//	*Command_SettlePartition
+	//	*Command_ForgetNode
+	//	*Command_AdoptCopy
+	//	*Command_SetMaintenance
 	Command       isCommand_Command `protobuf_oneof:"command"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -269,6 +274,51 @@ func (x *Command) GetNoop() *Noop {
 	return nil
 }
 
+func (x *Command) GetClaimPartitions() *ClaimPartitions {
+	if x != nil {
+		if x, ok := x.Command.(*Command_ClaimPartitions); ok {
+			return x.ClaimPartitions
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetSettlePartition() *SettlePartition {
+	if x != nil {
+		if x, ok := x.Command.(*Command_SettlePartition); ok {
+			return x.SettlePartition
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetForgetNode() *ForgetNode {
+	if x != nil {
+		if x, ok := x.Command.(*Command_ForgetNode); ok {
+			return x.ForgetNode
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetAdoptCopy() *AdoptCopy {
+	if x != nil {
+		if x, ok := x.Command.(*Command_AdoptCopy); ok {
+			return x.AdoptCopy
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetSetMaintenance() *SetMaintenance {
+	if x != nil {
+		if x, ok := x.Command.(*Command_SetMaintenance); ok {
+			return x.SetMaintenance
+		}
+	}
+	return nil
+}
+
 type isCommand_Command interface {
 	isCommand_Command()
 }
@@ -346,6 +396,26 @@ type Command_Noop struct {
 	Noop *Noop `protobuf:"bytes,27,opt,name=noop,proto3,oneof"`
 }
 
+type Command_ClaimPartitions struct {
+	ClaimPartitions *ClaimPartitions `protobuf:"bytes,28,opt,name=claim_partitions,json=claimPartitions,proto3,oneof"`
+}
+
+type Command_SettlePartition struct {
+	SettlePartition *SettlePartition `protobuf:"bytes,29,opt,name=settle_partition,json=settlePartition,proto3,oneof"`
+}
+
+type Command_ForgetNode struct {
+	ForgetNode *ForgetNode `protobuf:"bytes,30,opt,name=forget_node,json=forgetNode,proto3,oneof"`
+}
+
+type Command_AdoptCopy struct {
+	AdoptCopy *AdoptCopy `protobuf:"bytes,31,opt,name=adopt_copy,json=adoptCopy,proto3,oneof"`
+}
+
+type Command_SetMaintenance struct {
+	SetMaintenance *SetMaintenance `protobuf:"bytes,32,opt,name=set_maintenance,json=setMaintenance,proto3,oneof"`
+}
+
 func (*Command_RegisterNode) isCommand_Command() {}
 
 func (*Command_MarkDead) isCommand_Command() {}
@@ -381,6 +451,16 @@ func (*Command_PutController) isCommand_Command() {}
 func (*Command_RemoveController) isCommand_Command() {}
 
 func (*Command_Noop) isCommand_Command() {}
+
+func (*Command_ClaimPartitions) isCommand_Command() {}
+
+func (*Command_SettlePartition) isCommand_Command() {}
+
+func (*Command_ForgetNode) isCommand_Command() {}
+
+func (*Command_AdoptCopy) isCommand_Command() {}
+
+func (*Command_SetMaintenance) isCommand_Command() {}
 
 // Noop changes nothing.
 type Noop struct {
@@ -567,10 +647,12 @@ func (x *RegisterNode) GetCapacityWeight() uint32 {
 
 // MarkDead is the verdict on one incarnation.
 type MarkDead struct {
-	state         protoimpl.MessageState   `protogen:"open.v1"`
-	NodeId        string                   `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	Incarnation   uint64                   `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Hwms          []*PartitionOffsetRecord `protobuf:"bytes,3,rep,name=hwms,proto3" json:"hwms,omitempty"`
+	state       protoimpl.MessageState   `protogen:"open.v1"`
+	NodeId      string                   `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Incarnation uint64                   `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Hwms        []*PartitionOffsetRecord `protobuf:"bytes,3,rep,name=hwms,proto3" json:"hwms,omitempty"`
+	// The proposer never heard a report of this incarnation, so that hwms says nothing.
+	HwmsUnknown   bool `protobuf:"varint,4,opt,name=hwms_unknown,json=hwmsUnknown,proto3" json:"hwms_unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -624,6 +706,13 @@ func (x *MarkDead) GetHwms() []*PartitionOffsetRecord {
 		return x.Hwms
 	}
 	return nil
+}
+
+func (x *MarkDead) GetHwmsUnknown() bool {
+	if x != nil {
+		return x.HwmsUnknown
+	}
+	return false
 }
 
 // SetDraining marks or unmarks nodes; all or none.
@@ -1607,11 +1696,379 @@ func (x *RemoveController) GetName() string {
 	return ""
 }
 
+// ClaimPartitions says which copies a node holds, after a restore. In parts; the node has claimed with the last.
+type ClaimPartitions struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	NodeId      string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Incarnation uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Claims      []*ClaimRecord         `protobuf:"bytes,3,rep,name=claims,proto3" json:"claims,omitempty"`
+	// Records of topics that the backup may not have.
+	Topics        []*TopicRecord `protobuf:"bytes,4,rep,name=topics,proto3" json:"topics,omitempty"`
+	Last          bool           `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClaimPartitions) Reset() {
+	*x = ClaimPartitions{}
+	mi := &file_naradplane_storage_v1_command_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClaimPartitions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClaimPartitions) ProtoMessage() {}
+
+func (x *ClaimPartitions) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_storage_v1_command_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClaimPartitions.ProtoReflect.Descriptor instead.
+func (*ClaimPartitions) Descriptor() ([]byte, []int) {
+	return file_naradplane_storage_v1_command_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ClaimPartitions) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *ClaimPartitions) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *ClaimPartitions) GetClaims() []*ClaimRecord {
+	if x != nil {
+		return x.Claims
+	}
+	return nil
+}
+
+func (x *ClaimPartitions) GetTopics() []*TopicRecord {
+	if x != nil {
+		return x.Topics
+	}
+	return nil
+}
+
+func (x *ClaimPartitions) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+// SettlePartition makes a node the owner of a partition that waits for its confirmation after a restore.
+type SettlePartition struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Partition     *PartitionRef          `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	NodeId        string                 `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettlePartition) Reset() {
+	*x = SettlePartition{}
+	mi := &file_naradplane_storage_v1_command_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettlePartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettlePartition) ProtoMessage() {}
+
+func (x *SettlePartition) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_storage_v1_command_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettlePartition.ProtoReflect.Descriptor instead.
+func (*SettlePartition) Descriptor() ([]byte, []int) {
+	return file_naradplane_storage_v1_command_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *SettlePartition) GetPartition() *PartitionRef {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *SettlePartition) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+// Replacement is an empty partition in place of a lost one.
+type Replacement struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Partition     *PartitionRef          `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	ExpectEpoch   uint64                 `protobuf:"varint,2,opt,name=expect_epoch,json=expectEpoch,proto3" json:"expect_epoch,omitempty"`
+	Owner         string                 `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Replacement) Reset() {
+	*x = Replacement{}
+	mi := &file_naradplane_storage_v1_command_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Replacement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Replacement) ProtoMessage() {}
+
+func (x *Replacement) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_storage_v1_command_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Replacement.ProtoReflect.Descriptor instead.
+func (*Replacement) Descriptor() ([]byte, []int) {
+	return file_naradplane_storage_v1_command_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Replacement) GetPartition() *PartitionRef {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *Replacement) GetExpectEpoch() uint64 {
+	if x != nil {
+		return x.ExpectEpoch
+	}
+	return 0
+}
+
+func (x *Replacement) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+// ForgetNode removes a dead node whose disk is gone. What it owned begins anew, empty, elsewhere.
+type ForgetNode struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	NodeId      string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Incarnation uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// One for each partition that the node owns; without all of them the command is refused.
+	Replacements  []*Replacement `protobuf:"bytes,3,rep,name=replacements,proto3" json:"replacements,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetNode) Reset() {
+	*x = ForgetNode{}
+	mi := &file_naradplane_storage_v1_command_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetNode) ProtoMessage() {}
+
+func (x *ForgetNode) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_storage_v1_command_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetNode.ProtoReflect.Descriptor instead.
+func (*ForgetNode) Descriptor() ([]byte, []int) {
+	return file_naradplane_storage_v1_command_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ForgetNode) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *ForgetNode) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *ForgetNode) GetReplacements() []*Replacement {
+	if x != nil {
+		return x.Replacements
+	}
+	return nil
+}
+
+// AdoptCopy has a node put the records of a copy, that it holds of a partition, into the topic as new ones.
+type AdoptCopy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Partition     *PartitionRef          `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	NodeId        string                 `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptCopy) Reset() {
+	*x = AdoptCopy{}
+	mi := &file_naradplane_storage_v1_command_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptCopy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptCopy) ProtoMessage() {}
+
+func (x *AdoptCopy) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_storage_v1_command_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptCopy.ProtoReflect.Descriptor instead.
+func (*AdoptCopy) Descriptor() ([]byte, []int) {
+	return file_naradplane_storage_v1_command_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *AdoptCopy) GetPartition() *PartitionRef {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *AdoptCopy) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+// SetMaintenance marks or unmarks a node.
+type SetMaintenance struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NodeId        string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Maintenance   bool                   `protobuf:"varint,2,opt,name=maintenance,proto3" json:"maintenance,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetMaintenance) Reset() {
+	*x = SetMaintenance{}
+	mi := &file_naradplane_storage_v1_command_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetMaintenance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetMaintenance) ProtoMessage() {}
+
+func (x *SetMaintenance) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_storage_v1_command_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetMaintenance.ProtoReflect.Descriptor instead.
+func (*SetMaintenance) Descriptor() ([]byte, []int) {
+	return file_naradplane_storage_v1_command_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *SetMaintenance) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *SetMaintenance) GetMaintenance() bool {
+	if x != nil {
+		return x.Maintenance
+	}
+	return false
+}
+
+func (x *SetMaintenance) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_naradplane_storage_v1_command_proto protoreflect.FileDescriptor
 
 const file_naradplane_storage_v1_command_proto_rawDesc = "" +
 	"\n" +
-	"#naradplane/storage/v1/command.proto\x12\x15naradplane.storage.v1\x1a\"naradplane/storage/v1/record.proto\"\x94\v\n" +
+	"#naradplane/storage/v1/command.proto\x12\x15naradplane.storage.v1\x1a\"naradplane/storage/v1/record.proto\"\x99\x0e\n" +
 	"\aCommand\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\"\n" +
@@ -1637,7 +2094,14 @@ const file_naradplane_storage_v1_command_proto_rawDesc = "" +
 	"\fset_settings\x18\x18 \x01(\v2\".naradplane.storage.v1.SetSettingsH\x00R\vsetSettings\x12M\n" +
 	"\x0eput_controller\x18\x19 \x01(\v2$.naradplane.storage.v1.PutControllerH\x00R\rputController\x12V\n" +
 	"\x11remove_controller\x18\x1a \x01(\v2'.naradplane.storage.v1.RemoveControllerH\x00R\x10removeController\x121\n" +
-	"\x04noop\x18\x1b \x01(\v2\x1b.naradplane.storage.v1.NoopH\x00R\x04noopB\t\n" +
+	"\x04noop\x18\x1b \x01(\v2\x1b.naradplane.storage.v1.NoopH\x00R\x04noop\x12S\n" +
+	"\x10claim_partitions\x18\x1c \x01(\v2&.naradplane.storage.v1.ClaimPartitionsH\x00R\x0fclaimPartitions\x12S\n" +
+	"\x10settle_partition\x18\x1d \x01(\v2&.naradplane.storage.v1.SettlePartitionH\x00R\x0fsettlePartition\x12D\n" +
+	"\vforget_node\x18\x1e \x01(\v2!.naradplane.storage.v1.ForgetNodeH\x00R\n" +
+	"forgetNode\x12A\n" +
+	"\n" +
+	"adopt_copy\x18\x1f \x01(\v2 .naradplane.storage.v1.AdoptCopyH\x00R\tadoptCopy\x12P\n" +
+	"\x0fset_maintenance\x18  \x01(\v2%.naradplane.storage.v1.SetMaintenanceH\x00R\x0esetMaintenanceB\t\n" +
 	"\acommand\"\x06\n" +
 	"\x04Noop\"?\n" +
 	"\fPartitionRef\x12\x19\n" +
@@ -1650,11 +2114,12 @@ const file_naradplane_storage_v1_command_proto_rawDesc = "" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04zone\x18\x05 \x01(\tR\x04zone\x12\x14\n" +
 	"\x05voter\x18\x06 \x01(\tR\x05voter\x12'\n" +
-	"\x0fcapacity_weight\x18\a \x01(\rR\x0ecapacityWeight\"\x87\x01\n" +
+	"\x0fcapacity_weight\x18\a \x01(\rR\x0ecapacityWeight\"\xaa\x01\n" +
 	"\bMarkDead\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12@\n" +
-	"\x04hwms\x18\x03 \x03(\v2,.naradplane.storage.v1.PartitionOffsetRecordR\x04hwms\"\\\n" +
+	"\x04hwms\x18\x03 \x03(\v2,.naradplane.storage.v1.PartitionOffsetRecordR\x04hwms\x12!\n" +
+	"\fhwms_unknown\x18\x04 \x01(\bR\vhwmsUnknown\"\\\n" +
 	"\vSetDraining\x12\x19\n" +
 	"\bnode_ids\x18\x01 \x03(\tR\anodeIds\x12\x1a\n" +
 	"\bdraining\x18\x02 \x01(\bR\bdraining\x12\x16\n" +
@@ -1727,7 +2192,32 @@ const file_naradplane_storage_v1_command_proto_rawDesc = "" +
 	"\bstore_id\x18\x04 \x01(\tR\astoreId\x12\x18\n" +
 	"\alearner\x18\x05 \x01(\bR\alearner\"&\n" +
 	"\x10RemoveController\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04nameBJZHgithub.com/naradctl/naradctl-plane/proto/naradplane/storage/v1;storagev1b\x06proto3"
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xd8\x01\n" +
+	"\x0fClaimPartitions\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12:\n" +
+	"\x06claims\x18\x03 \x03(\v2\".naradplane.storage.v1.ClaimRecordR\x06claims\x12:\n" +
+	"\x06topics\x18\x04 \x03(\v2\".naradplane.storage.v1.TopicRecordR\x06topics\x12\x12\n" +
+	"\x04last\x18\x05 \x01(\bR\x04last\"m\n" +
+	"\x0fSettlePartition\x12A\n" +
+	"\tpartition\x18\x01 \x01(\v2#.naradplane.storage.v1.PartitionRefR\tpartition\x12\x17\n" +
+	"\anode_id\x18\x02 \x01(\tR\x06nodeId\"\x89\x01\n" +
+	"\vReplacement\x12A\n" +
+	"\tpartition\x18\x01 \x01(\v2#.naradplane.storage.v1.PartitionRefR\tpartition\x12!\n" +
+	"\fexpect_epoch\x18\x02 \x01(\x04R\vexpectEpoch\x12\x14\n" +
+	"\x05owner\x18\x03 \x01(\tR\x05owner\"\x8f\x01\n" +
+	"\n" +
+	"ForgetNode\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12F\n" +
+	"\freplacements\x18\x03 \x03(\v2\".naradplane.storage.v1.ReplacementR\freplacements\"g\n" +
+	"\tAdoptCopy\x12A\n" +
+	"\tpartition\x18\x01 \x01(\v2#.naradplane.storage.v1.PartitionRefR\tpartition\x12\x17\n" +
+	"\anode_id\x18\x02 \x01(\tR\x06nodeId\"c\n" +
+	"\x0eSetMaintenance\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12 \n" +
+	"\vmaintenance\x18\x02 \x01(\bR\vmaintenance\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reasonBJZHgithub.com/naradctl/naradctl-plane/proto/naradplane/storage/v1;storagev1b\x06proto3"
 
 var (
 	file_naradplane_storage_v1_command_proto_rawDescOnce sync.Once
@@ -1741,7 +2231,7 @@ func file_naradplane_storage_v1_command_proto_rawDescGZIP() []byte {
 	return file_naradplane_storage_v1_command_proto_rawDescData
 }
 
-var file_naradplane_storage_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_naradplane_storage_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_naradplane_storage_v1_command_proto_goTypes = []any{
 	(*Command)(nil),               // 0: naradplane.storage.v1.Command
 	(*Noop)(nil),                  // 1: naradplane.storage.v1.Noop
@@ -1763,9 +2253,17 @@ var file_naradplane_storage_v1_command_proto_goTypes = []any{
 	(*SetSettings)(nil),           // 17: naradplane.storage.v1.SetSettings
 	(*PutController)(nil),         // 18: naradplane.storage.v1.PutController
 	(*RemoveController)(nil),      // 19: naradplane.storage.v1.RemoveController
-	(*PartitionOffsetRecord)(nil), // 20: naradplane.storage.v1.PartitionOffsetRecord
-	(*MoveStatsRecord)(nil),       // 21: naradplane.storage.v1.MoveStatsRecord
-	(*SettingsRecord)(nil),        // 22: naradplane.storage.v1.SettingsRecord
+	(*ClaimPartitions)(nil),       // 20: naradplane.storage.v1.ClaimPartitions
+	(*SettlePartition)(nil),       // 21: naradplane.storage.v1.SettlePartition
+	(*Replacement)(nil),           // 22: naradplane.storage.v1.Replacement
+	(*ForgetNode)(nil),            // 23: naradplane.storage.v1.ForgetNode
+	(*AdoptCopy)(nil),             // 24: naradplane.storage.v1.AdoptCopy
+	(*SetMaintenance)(nil),        // 25: naradplane.storage.v1.SetMaintenance
+	(*PartitionOffsetRecord)(nil), // 26: naradplane.storage.v1.PartitionOffsetRecord
+	(*MoveStatsRecord)(nil),       // 27: naradplane.storage.v1.MoveStatsRecord
+	(*SettingsRecord)(nil),        // 28: naradplane.storage.v1.SettingsRecord
+	(*ClaimRecord)(nil),           // 29: naradplane.storage.v1.ClaimRecord
+	(*TopicRecord)(nil),           // 30: naradplane.storage.v1.TopicRecord
 }
 var file_naradplane_storage_v1_command_proto_depIdxs = []int32{
 	3,  // 0: naradplane.storage.v1.Command.register_node:type_name -> naradplane.storage.v1.RegisterNode
@@ -1786,22 +2284,33 @@ var file_naradplane_storage_v1_command_proto_depIdxs = []int32{
 	18, // 15: naradplane.storage.v1.Command.put_controller:type_name -> naradplane.storage.v1.PutController
 	19, // 16: naradplane.storage.v1.Command.remove_controller:type_name -> naradplane.storage.v1.RemoveController
 	1,  // 17: naradplane.storage.v1.Command.noop:type_name -> naradplane.storage.v1.Noop
-	20, // 18: naradplane.storage.v1.MarkDead.hwms:type_name -> naradplane.storage.v1.PartitionOffsetRecord
-	2,  // 19: naradplane.storage.v1.SetTarget.partition:type_name -> naradplane.storage.v1.PartitionRef
-	2,  // 20: naradplane.storage.v1.CancelMove.partition:type_name -> naradplane.storage.v1.PartitionRef
-	2,  // 21: naradplane.storage.v1.GrantHandoff.partition:type_name -> naradplane.storage.v1.PartitionRef
-	2,  // 22: naradplane.storage.v1.RevokeHandoff.partition:type_name -> naradplane.storage.v1.PartitionRef
-	2,  // 23: naradplane.storage.v1.CompleteMove.partition:type_name -> naradplane.storage.v1.PartitionRef
-	2,  // 24: naradplane.storage.v1.ForceCompleteMove.partition:type_name -> naradplane.storage.v1.PartitionRef
-	2,  // 25: naradplane.storage.v1.ReportOpened.partition:type_name -> naradplane.storage.v1.PartitionRef
-	21, // 26: naradplane.storage.v1.ReportOpened.stats:type_name -> naradplane.storage.v1.MoveStatsRecord
-	2,  // 27: naradplane.storage.v1.ReportReclaimed.partition:type_name -> naradplane.storage.v1.PartitionRef
-	22, // 28: naradplane.storage.v1.SetSettings.settings:type_name -> naradplane.storage.v1.SettingsRecord
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	20, // 18: naradplane.storage.v1.Command.claim_partitions:type_name -> naradplane.storage.v1.ClaimPartitions
+	21, // 19: naradplane.storage.v1.Command.settle_partition:type_name -> naradplane.storage.v1.SettlePartition
+	23, // 20: naradplane.storage.v1.Command.forget_node:type_name -> naradplane.storage.v1.ForgetNode
+	24, // 21: naradplane.storage.v1.Command.adopt_copy:type_name -> naradplane.storage.v1.AdoptCopy
+	25, // 22: naradplane.storage.v1.Command.set_maintenance:type_name -> naradplane.storage.v1.SetMaintenance
+	26, // 23: naradplane.storage.v1.MarkDead.hwms:type_name -> naradplane.storage.v1.PartitionOffsetRecord
+	2,  // 24: naradplane.storage.v1.SetTarget.partition:type_name -> naradplane.storage.v1.PartitionRef
+	2,  // 25: naradplane.storage.v1.CancelMove.partition:type_name -> naradplane.storage.v1.PartitionRef
+	2,  // 26: naradplane.storage.v1.GrantHandoff.partition:type_name -> naradplane.storage.v1.PartitionRef
+	2,  // 27: naradplane.storage.v1.RevokeHandoff.partition:type_name -> naradplane.storage.v1.PartitionRef
+	2,  // 28: naradplane.storage.v1.CompleteMove.partition:type_name -> naradplane.storage.v1.PartitionRef
+	2,  // 29: naradplane.storage.v1.ForceCompleteMove.partition:type_name -> naradplane.storage.v1.PartitionRef
+	2,  // 30: naradplane.storage.v1.ReportOpened.partition:type_name -> naradplane.storage.v1.PartitionRef
+	27, // 31: naradplane.storage.v1.ReportOpened.stats:type_name -> naradplane.storage.v1.MoveStatsRecord
+	2,  // 32: naradplane.storage.v1.ReportReclaimed.partition:type_name -> naradplane.storage.v1.PartitionRef
+	28, // 33: naradplane.storage.v1.SetSettings.settings:type_name -> naradplane.storage.v1.SettingsRecord
+	29, // 34: naradplane.storage.v1.ClaimPartitions.claims:type_name -> naradplane.storage.v1.ClaimRecord
+	30, // 35: naradplane.storage.v1.ClaimPartitions.topics:type_name -> naradplane.storage.v1.TopicRecord
+	2,  // 36: naradplane.storage.v1.SettlePartition.partition:type_name -> naradplane.storage.v1.PartitionRef
+	2,  // 37: naradplane.storage.v1.Replacement.partition:type_name -> naradplane.storage.v1.PartitionRef
+	22, // 38: naradplane.storage.v1.ForgetNode.replacements:type_name -> naradplane.storage.v1.Replacement
+	2,  // 39: naradplane.storage.v1.AdoptCopy.partition:type_name -> naradplane.storage.v1.PartitionRef
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_naradplane_storage_v1_command_proto_init() }
@@ -1829,6 +2338,11 @@ func file_naradplane_storage_v1_command_proto_init() {
 		(*Command_PutController)(nil),
 		(*Command_RemoveController)(nil),
 		(*Command_Noop)(nil),
+		(*Command_ClaimPartitions)(nil),
+		(*Command_SettlePartition)(nil),
+		(*Command_ForgetNode)(nil),
+		(*Command_AdoptCopy)(nil),
+		(*Command_SetMaintenance)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1836,7 +2350,7 @@ func file_naradplane_storage_v1_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_naradplane_storage_v1_command_proto_rawDesc), len(file_naradplane_storage_v1_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -24,20 +24,26 @@ const (
 // NodeRecord is a data node. Times are Unix nanoseconds, zero when unset; enums are the numbers of
 // internal/cluster.
 type NodeRecord struct {
-	state          protoimpl.MessageState   `protogen:"open.v1"`
-	NodeId         string                   `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	StoreId        string                   `protobuf:"bytes,2,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
-	Incarnation    uint64                   `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Address        string                   `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
-	Zone           string                   `protobuf:"bytes,5,opt,name=zone,proto3" json:"zone,omitempty"`
-	Status         uint32                   `protobuf:"varint,6,opt,name=status,proto3" json:"status,omitempty"`
-	Draining       bool                     `protobuf:"varint,7,opt,name=draining,proto3" json:"draining,omitempty"`
-	DrainReason    string                   `protobuf:"bytes,8,opt,name=drain_reason,json=drainReason,proto3" json:"drain_reason,omitempty"`
-	Voter          string                   `protobuf:"bytes,9,opt,name=voter,proto3" json:"voter,omitempty"`
-	DeadAt         int64                    `protobuf:"varint,10,opt,name=dead_at,json=deadAt,proto3" json:"dead_at,omitempty"`
-	DeadHwms       []*PartitionOffsetRecord `protobuf:"bytes,11,rep,name=dead_hwms,json=deadHwms,proto3" json:"dead_hwms,omitempty"`
-	JoinedAt       int64                    `protobuf:"varint,12,opt,name=joined_at,json=joinedAt,proto3" json:"joined_at,omitempty"`
-	CapacityWeight uint32                   `protobuf:"varint,17,opt,name=capacity_weight,json=capacityWeight,proto3" json:"capacity_weight,omitempty"`
+	state       protoimpl.MessageState   `protogen:"open.v1"`
+	NodeId      string                   `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	StoreId     string                   `protobuf:"bytes,2,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
+	Incarnation uint64                   `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Address     string                   `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	Zone        string                   `protobuf:"bytes,5,opt,name=zone,proto3" json:"zone,omitempty"`
+	Status      uint32                   `protobuf:"varint,6,opt,name=status,proto3" json:"status,omitempty"`
+	Draining    bool                     `protobuf:"varint,7,opt,name=draining,proto3" json:"draining,omitempty"`
+	DrainReason string                   `protobuf:"bytes,8,opt,name=drain_reason,json=drainReason,proto3" json:"drain_reason,omitempty"`
+	Voter       string                   `protobuf:"bytes,9,opt,name=voter,proto3" json:"voter,omitempty"`
+	DeadAt      int64                    `protobuf:"varint,10,opt,name=dead_at,json=deadAt,proto3" json:"dead_at,omitempty"`
+	DeadHwms    []*PartitionOffsetRecord `protobuf:"bytes,11,rep,name=dead_hwms,json=deadHwms,proto3" json:"dead_hwms,omitempty"`
+	JoinedAt    int64                    `protobuf:"varint,12,opt,name=joined_at,json=joinedAt,proto3" json:"joined_at,omitempty"`
+	// After a restore: the node has not said yet which copies it holds.
+	Unclaimed         bool   `protobuf:"varint,13,opt,name=unclaimed,proto3" json:"unclaimed,omitempty"`
+	Maintenance       bool   `protobuf:"varint,14,opt,name=maintenance,proto3" json:"maintenance,omitempty"`
+	MaintenanceReason string `protobuf:"bytes,15,opt,name=maintenance_reason,json=maintenanceReason,proto3" json:"maintenance_reason,omitempty"`
+	// The leader that proposed the verdict had never heard what the node acknowledged.
+	DeadHwmsUnknown bool   `protobuf:"varint,16,opt,name=dead_hwms_unknown,json=deadHwmsUnknown,proto3" json:"dead_hwms_unknown,omitempty"`
+	CapacityWeight  uint32 `protobuf:"varint,17,opt,name=capacity_weight,json=capacityWeight,proto3" json:"capacity_weight,omitempty"`
 	// Verdicts in a row that each came soon after the return from the one before.
 	Flaps uint32 `protobuf:"varint,18,opt,name=flaps,proto3" json:"flaps,omitempty"`
 	// When it joined, or came back from the last verdict.
@@ -158,6 +164,34 @@ func (x *NodeRecord) GetJoinedAt() int64 {
 		return x.JoinedAt
 	}
 	return 0
+}
+
+func (x *NodeRecord) GetUnclaimed() bool {
+	if x != nil {
+		return x.Unclaimed
+	}
+	return false
+}
+
+func (x *NodeRecord) GetMaintenance() bool {
+	if x != nil {
+		return x.Maintenance
+	}
+	return false
+}
+
+func (x *NodeRecord) GetMaintenanceReason() string {
+	if x != nil {
+		return x.MaintenanceReason
+	}
+	return ""
+}
+
+func (x *NodeRecord) GetDeadHwmsUnknown() bool {
+	if x != nil {
+		return x.DeadHwmsUnknown
+	}
+	return false
 }
 
 func (x *NodeRecord) GetCapacityWeight() uint32 {
@@ -344,6 +378,10 @@ type AssignmentRecord struct {
 	Reason           string                 `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`
 	MoveStartedAt    int64                  `protobuf:"varint,13,opt,name=move_started_at,json=moveStartedAt,proto3" json:"move_started_at,omitempty"`
 	OwnerEpoch       uint64                 `protobuf:"varint,14,opt,name=owner_epoch,json=ownerEpoch,proto3" json:"owner_epoch,omitempty"`
+	// After a restore: who owns the partition is not settled; owner is what the backup says.
+	Unconfirmed bool `protobuf:"varint,15,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
+	// Identity with which the owner makes an empty copy in place of a lost one; zero for the topic's id.
+	Fresh uint64 `protobuf:"varint,16,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	// When it became the owner by a move; zero before the first.
 	MovedAt       int64 `protobuf:"varint,17,opt,name=moved_at,json=movedAt,proto3" json:"moved_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -474,6 +512,20 @@ func (x *AssignmentRecord) GetMoveStartedAt() int64 {
 func (x *AssignmentRecord) GetOwnerEpoch() uint64 {
 	if x != nil {
 		return x.OwnerEpoch
+	}
+	return 0
+}
+
+func (x *AssignmentRecord) GetUnconfirmed() bool {
+	if x != nil {
+		return x.Unconfirmed
+	}
+	return false
+}
+
+func (x *AssignmentRecord) GetFresh() uint64 {
+	if x != nil {
+		return x.Fresh
 	}
 	return 0
 }
@@ -1062,6 +1114,316 @@ func (x *ControllerRecord) GetLearner() bool {
 	return false
 }
 
+// RestoredRecord says that this state was made from a backup. What was numbered between the two revisions
+// is unknown here, not deleted.
+type RestoredRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The backup's revision.
+	FromRevision uint64 `protobuf:"varint,1,opt,name=from_revision,json=fromRevision,proto3" json:"from_revision,omitempty"`
+	// The revision that this cluster began with; later ids are above it.
+	BaseRevision uint64 `protobuf:"varint,2,opt,name=base_revision,json=baseRevision,proto3" json:"base_revision,omitempty"`
+	// The clusters that this one goes on for, oldest first.
+	Predecessors  []string `protobuf:"bytes,3,rep,name=predecessors,proto3" json:"predecessors,omitempty"`
+	At            int64    `protobuf:"varint,4,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoredRecord) Reset() {
+	*x = RestoredRecord{}
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoredRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoredRecord) ProtoMessage() {}
+
+func (x *RestoredRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoredRecord.ProtoReflect.Descriptor instead.
+func (*RestoredRecord) Descriptor() ([]byte, []int) {
+	return file_naradplane_storage_v1_record_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RestoredRecord) GetFromRevision() uint64 {
+	if x != nil {
+		return x.FromRevision
+	}
+	return 0
+}
+
+func (x *RestoredRecord) GetBaseRevision() uint64 {
+	if x != nil {
+		return x.BaseRevision
+	}
+	return 0
+}
+
+func (x *RestoredRecord) GetPredecessors() []string {
+	if x != nil {
+		return x.Predecessors
+	}
+	return nil
+}
+
+func (x *RestoredRecord) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+// BackupHeader begins a backup file.
+type BackupHeader struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	FormatVersion uint32                 `protobuf:"varint,1,opt,name=format_version,json=formatVersion,proto3" json:"format_version,omitempty"`
+	ClusterId     string                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Revision      uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	CreatedAt     int64                  `protobuf:"varint,4,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// The controller that wrote it.
+	Controller string `protobuf:"bytes,5,opt,name=controller,proto3" json:"controller,omitempty"`
+	// Of the program that wrote it.
+	Version       string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupHeader) Reset() {
+	*x = BackupHeader{}
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupHeader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupHeader) ProtoMessage() {}
+
+func (x *BackupHeader) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupHeader.ProtoReflect.Descriptor instead.
+func (*BackupHeader) Descriptor() ([]byte, []int) {
+	return file_naradplane_storage_v1_record_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *BackupHeader) GetFormatVersion() uint32 {
+	if x != nil {
+		return x.FormatVersion
+	}
+	return 0
+}
+
+func (x *BackupHeader) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *BackupHeader) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *BackupHeader) GetCreatedAt() int64 {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return 0
+}
+
+func (x *BackupHeader) GetController() string {
+	if x != nil {
+		return x.Controller
+	}
+	return ""
+}
+
+func (x *BackupHeader) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+// ClaimMarker is an outbound marker of a claimed copy.
+type ClaimMarker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	MoveId        uint64                 `protobuf:"varint,1,opt,name=move_id,json=moveId,proto3" json:"move_id,omitempty"`
+	Destination   string                 `protobuf:"bytes,2,opt,name=destination,proto3" json:"destination,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClaimMarker) Reset() {
+	*x = ClaimMarker{}
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClaimMarker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClaimMarker) ProtoMessage() {}
+
+func (x *ClaimMarker) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClaimMarker.ProtoReflect.Descriptor instead.
+func (*ClaimMarker) Descriptor() ([]byte, []int) {
+	return file_naradplane_storage_v1_record_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ClaimMarker) GetMoveId() uint64 {
+	if x != nil {
+		return x.MoveId
+	}
+	return 0
+}
+
+func (x *ClaimMarker) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+// ClaimRecord is a copy that a node says it holds, after a restore.
+type ClaimRecord struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	TopicId uint64                 `protobuf:"varint,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Index   uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	NodeId  string                 `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// Names the copy: the move that brought it, or the topic's id.
+	Identity uint64 `protobuf:"varint,4,opt,name=identity,proto3" json:"identity,omitempty"`
+	// In its real place, with its flip confirmed.
+	Active bool `protobuf:"varint,5,opt,name=active,proto3" json:"active,omitempty"`
+	// It came by a forced promotion.
+	Forced bool `protobuf:"varint,6,opt,name=forced,proto3" json:"forced,omitempty"`
+	// Moves that may have taken it over, oldest first.
+	Markers       []*ClaimMarker `protobuf:"bytes,7,rep,name=markers,proto3" json:"markers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClaimRecord) Reset() {
+	*x = ClaimRecord{}
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClaimRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClaimRecord) ProtoMessage() {}
+
+func (x *ClaimRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClaimRecord.ProtoReflect.Descriptor instead.
+func (*ClaimRecord) Descriptor() ([]byte, []int) {
+	return file_naradplane_storage_v1_record_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ClaimRecord) GetTopicId() uint64 {
+	if x != nil {
+		return x.TopicId
+	}
+	return 0
+}
+
+func (x *ClaimRecord) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ClaimRecord) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *ClaimRecord) GetIdentity() uint64 {
+	if x != nil {
+		return x.Identity
+	}
+	return 0
+}
+
+func (x *ClaimRecord) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
+func (x *ClaimRecord) GetForced() bool {
+	if x != nil {
+		return x.Forced
+	}
+	return false
+}
+
+func (x *ClaimRecord) GetMarkers() []*ClaimMarker {
+	if x != nil {
+		return x.Markers
+	}
+	return nil
+}
+
 // OutcomeKeyRecord names an outcome.
 type OutcomeKeyRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1076,7 +1438,7 @@ type OutcomeKeyRecord struct {
 
 func (x *OutcomeKeyRecord) Reset() {
 	*x = OutcomeKeyRecord{}
-	mi := &file_naradplane_storage_v1_record_proto_msgTypes[9]
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1450,7 @@ func (x *OutcomeKeyRecord) String() string {
 func (*OutcomeKeyRecord) ProtoMessage() {}
 
 func (x *OutcomeKeyRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_storage_v1_record_proto_msgTypes[9]
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1463,7 @@ func (x *OutcomeKeyRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutcomeKeyRecord.ProtoReflect.Descriptor instead.
 func (*OutcomeKeyRecord) Descriptor() ([]byte, []int) {
-	return file_naradplane_storage_v1_record_proto_rawDescGZIP(), []int{9}
+	return file_naradplane_storage_v1_record_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *OutcomeKeyRecord) GetTopicId() uint64 {
@@ -1166,7 +1528,7 @@ type ChangeRecord struct {
 
 func (x *ChangeRecord) Reset() {
 	*x = ChangeRecord{}
-	mi := &file_naradplane_storage_v1_record_proto_msgTypes[10]
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1540,7 @@ func (x *ChangeRecord) String() string {
 func (*ChangeRecord) ProtoMessage() {}
 
 func (x *ChangeRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_storage_v1_record_proto_msgTypes[10]
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1553,7 @@ func (x *ChangeRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeRecord.ProtoReflect.Descriptor instead.
 func (*ChangeRecord) Descriptor() ([]byte, []int) {
-	return file_naradplane_storage_v1_record_proto_rawDescGZIP(), []int{10}
+	return file_naradplane_storage_v1_record_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ChangeRecord) GetChange() isChangeRecord_Change {
@@ -1388,7 +1750,7 @@ type RevisionRecord struct {
 
 func (x *RevisionRecord) Reset() {
 	*x = RevisionRecord{}
-	mi := &file_naradplane_storage_v1_record_proto_msgTypes[11]
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1762,7 @@ func (x *RevisionRecord) String() string {
 func (*RevisionRecord) ProtoMessage() {}
 
 func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_storage_v1_record_proto_msgTypes[11]
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1775,7 @@ func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevisionRecord.ProtoReflect.Descriptor instead.
 func (*RevisionRecord) Descriptor() ([]byte, []int) {
-	return file_naradplane_storage_v1_record_proto_rawDescGZIP(), []int{11}
+	return file_naradplane_storage_v1_record_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RevisionRecord) GetRevision() uint64 {
@@ -1448,7 +1810,7 @@ type ResultRecord struct {
 
 func (x *ResultRecord) Reset() {
 	*x = ResultRecord{}
-	mi := &file_naradplane_storage_v1_record_proto_msgTypes[12]
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1822,7 @@ func (x *ResultRecord) String() string {
 func (*ResultRecord) ProtoMessage() {}
 
 func (x *ResultRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_storage_v1_record_proto_msgTypes[12]
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1835,7 @@ func (x *ResultRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResultRecord.ProtoReflect.Descriptor instead.
 func (*ResultRecord) Descriptor() ([]byte, []int) {
-	return file_naradplane_storage_v1_record_proto_rawDescGZIP(), []int{12}
+	return file_naradplane_storage_v1_record_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ResultRecord) GetRevision() uint64 {
@@ -1529,7 +1891,7 @@ var File_naradplane_storage_v1_record_proto protoreflect.FileDescriptor
 
 const file_naradplane_storage_v1_record_proto_rawDesc = "" +
 	"\n" +
-	"\"naradplane/storage/v1/record.proto\x12\x15naradplane.storage.v1\"\xde\x03\n" +
+	"\"naradplane/storage/v1/record.proto\x12\x15naradplane.storage.v1\"\xf9\x04\n" +
 	"\n" +
 	"NodeRecord\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
@@ -1544,7 +1906,11 @@ const file_naradplane_storage_v1_record_proto_rawDesc = "" +
 	"\adead_at\x18\n" +
 	" \x01(\x03R\x06deadAt\x12I\n" +
 	"\tdead_hwms\x18\v \x03(\v2,.naradplane.storage.v1.PartitionOffsetRecordR\bdeadHwms\x12\x1b\n" +
-	"\tjoined_at\x18\f \x01(\x03R\bjoinedAt\x12'\n" +
+	"\tjoined_at\x18\f \x01(\x03R\bjoinedAt\x12\x1c\n" +
+	"\tunclaimed\x18\r \x01(\bR\tunclaimed\x12 \n" +
+	"\vmaintenance\x18\x0e \x01(\bR\vmaintenance\x12-\n" +
+	"\x12maintenance_reason\x18\x0f \x01(\tR\x11maintenanceReason\x12*\n" +
+	"\x11dead_hwms_unknown\x18\x10 \x01(\bR\x0fdeadHwmsUnknown\x12'\n" +
 	"\x0fcapacity_weight\x18\x11 \x01(\rR\x0ecapacityWeight\x12\x14\n" +
 	"\x05flaps\x18\x12 \x01(\rR\x05flaps\x12\x1f\n" +
 	"\valive_since\x18\x13 \x01(\x03R\n" +
@@ -1562,7 +1928,7 @@ const file_naradplane_storage_v1_record_proto_rawDesc = "" +
 	"\tparent_id\x18\x04 \x01(\x04R\bparentId\x12'\n" +
 	"\x0fretention_nanos\x18\x05 \x01(\x03R\x0eretentionNanos\x12\x1d\n" +
 	"\n" +
-	"created_at\x18\x06 \x01(\x03R\tcreatedAt\"\xb4\x03\n" +
+	"created_at\x18\x06 \x01(\x03R\tcreatedAt\"\xec\x03\n" +
 	"\x10AssignmentRecord\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\x04R\atopicId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x14\n" +
@@ -1580,7 +1946,9 @@ const file_naradplane_storage_v1_record_proto_rawDesc = "" +
 	"\x06reason\x18\f \x01(\tR\x06reason\x12&\n" +
 	"\x0fmove_started_at\x18\r \x01(\x03R\rmoveStartedAt\x12\x1f\n" +
 	"\vowner_epoch\x18\x0e \x01(\x04R\n" +
-	"ownerEpoch\x12\x19\n" +
+	"ownerEpoch\x12 \n" +
+	"\vunconfirmed\x18\x0f \x01(\bR\vunconfirmed\x12\x14\n" +
+	"\x05fresh\x18\x10 \x01(\x04R\x05fresh\x12\x19\n" +
 	"\bmoved_at\x18\x11 \x01(\x03R\amovedAt\"\xba\x02\n" +
 	"\rOutcomeRecord\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\x04R\atopicId\x12\x14\n" +
@@ -1642,7 +2010,34 @@ const file_naradplane_storage_v1_record_proto_rawDesc = "" +
 	"\araft_id\x18\x02 \x01(\x04R\x06raftId\x12\x18\n" +
 	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x19\n" +
 	"\bstore_id\x18\x04 \x01(\tR\astoreId\x12\x18\n" +
-	"\alearner\x18\x05 \x01(\bR\alearner\"\x96\x01\n" +
+	"\alearner\x18\x05 \x01(\bR\alearner\"\x8e\x01\n" +
+	"\x0eRestoredRecord\x12#\n" +
+	"\rfrom_revision\x18\x01 \x01(\x04R\ffromRevision\x12#\n" +
+	"\rbase_revision\x18\x02 \x01(\x04R\fbaseRevision\x12\"\n" +
+	"\fpredecessors\x18\x03 \x03(\tR\fpredecessors\x12\x0e\n" +
+	"\x02at\x18\x04 \x01(\x03R\x02at\"\xc9\x01\n" +
+	"\fBackupHeader\x12%\n" +
+	"\x0eformat_version\x18\x01 \x01(\rR\rformatVersion\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x02 \x01(\tR\tclusterId\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x1d\n" +
+	"\n" +
+	"created_at\x18\x04 \x01(\x03R\tcreatedAt\x12\x1e\n" +
+	"\n" +
+	"controller\x18\x05 \x01(\tR\n" +
+	"controller\x12\x18\n" +
+	"\aversion\x18\x06 \x01(\tR\aversion\"H\n" +
+	"\vClaimMarker\x12\x17\n" +
+	"\amove_id\x18\x01 \x01(\x04R\x06moveId\x12 \n" +
+	"\vdestination\x18\x02 \x01(\tR\vdestination\"\xe1\x01\n" +
+	"\vClaimRecord\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\x04R\atopicId\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\x12\x17\n" +
+	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12\x1a\n" +
+	"\bidentity\x18\x04 \x01(\x04R\bidentity\x12\x16\n" +
+	"\x06active\x18\x05 \x01(\bR\x06active\x12\x16\n" +
+	"\x06forced\x18\x06 \x01(\bR\x06forced\x12<\n" +
+	"\amarkers\x18\a \x03(\v2\".naradplane.storage.v1.ClaimMarkerR\amarkers\"\x96\x01\n" +
 	"\x10OutcomeKeyRecord\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\x04R\atopicId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x17\n" +
@@ -1693,7 +2088,7 @@ func file_naradplane_storage_v1_record_proto_rawDescGZIP() []byte {
 	return file_naradplane_storage_v1_record_proto_rawDescData
 }
 
-var file_naradplane_storage_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_naradplane_storage_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_naradplane_storage_v1_record_proto_goTypes = []any{
 	(*NodeRecord)(nil),            // 0: naradplane.storage.v1.NodeRecord
 	(*PartitionOffsetRecord)(nil), // 1: naradplane.storage.v1.PartitionOffsetRecord
@@ -1704,29 +2099,34 @@ var file_naradplane_storage_v1_record_proto_goTypes = []any{
 	(*MoveHistoryRecord)(nil),     // 6: naradplane.storage.v1.MoveHistoryRecord
 	(*SettingsRecord)(nil),        // 7: naradplane.storage.v1.SettingsRecord
 	(*ControllerRecord)(nil),      // 8: naradplane.storage.v1.ControllerRecord
-	(*OutcomeKeyRecord)(nil),      // 9: naradplane.storage.v1.OutcomeKeyRecord
-	(*ChangeRecord)(nil),          // 10: naradplane.storage.v1.ChangeRecord
-	(*RevisionRecord)(nil),        // 11: naradplane.storage.v1.RevisionRecord
-	(*ResultRecord)(nil),          // 12: naradplane.storage.v1.ResultRecord
+	(*RestoredRecord)(nil),        // 9: naradplane.storage.v1.RestoredRecord
+	(*BackupHeader)(nil),          // 10: naradplane.storage.v1.BackupHeader
+	(*ClaimMarker)(nil),           // 11: naradplane.storage.v1.ClaimMarker
+	(*ClaimRecord)(nil),           // 12: naradplane.storage.v1.ClaimRecord
+	(*OutcomeKeyRecord)(nil),      // 13: naradplane.storage.v1.OutcomeKeyRecord
+	(*ChangeRecord)(nil),          // 14: naradplane.storage.v1.ChangeRecord
+	(*RevisionRecord)(nil),        // 15: naradplane.storage.v1.RevisionRecord
+	(*ResultRecord)(nil),          // 16: naradplane.storage.v1.ResultRecord
 }
 var file_naradplane_storage_v1_record_proto_depIdxs = []int32{
 	1,  // 0: naradplane.storage.v1.NodeRecord.dead_hwms:type_name -> naradplane.storage.v1.PartitionOffsetRecord
 	5,  // 1: naradplane.storage.v1.MoveHistoryRecord.stats:type_name -> naradplane.storage.v1.MoveStatsRecord
-	0,  // 2: naradplane.storage.v1.ChangeRecord.node:type_name -> naradplane.storage.v1.NodeRecord
-	2,  // 3: naradplane.storage.v1.ChangeRecord.topic:type_name -> naradplane.storage.v1.TopicRecord
-	3,  // 4: naradplane.storage.v1.ChangeRecord.assignment:type_name -> naradplane.storage.v1.AssignmentRecord
-	3,  // 5: naradplane.storage.v1.ChangeRecord.assignment_removed:type_name -> naradplane.storage.v1.AssignmentRecord
-	4,  // 6: naradplane.storage.v1.ChangeRecord.outcome:type_name -> naradplane.storage.v1.OutcomeRecord
-	9,  // 7: naradplane.storage.v1.ChangeRecord.outcome_removed:type_name -> naradplane.storage.v1.OutcomeKeyRecord
-	7,  // 8: naradplane.storage.v1.ChangeRecord.settings:type_name -> naradplane.storage.v1.SettingsRecord
-	8,  // 9: naradplane.storage.v1.ChangeRecord.controller:type_name -> naradplane.storage.v1.ControllerRecord
-	3,  // 10: naradplane.storage.v1.ChangeRecord.before:type_name -> naradplane.storage.v1.AssignmentRecord
-	10, // 11: naradplane.storage.v1.RevisionRecord.changes:type_name -> naradplane.storage.v1.ChangeRecord
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	11, // 2: naradplane.storage.v1.ClaimRecord.markers:type_name -> naradplane.storage.v1.ClaimMarker
+	0,  // 3: naradplane.storage.v1.ChangeRecord.node:type_name -> naradplane.storage.v1.NodeRecord
+	2,  // 4: naradplane.storage.v1.ChangeRecord.topic:type_name -> naradplane.storage.v1.TopicRecord
+	3,  // 5: naradplane.storage.v1.ChangeRecord.assignment:type_name -> naradplane.storage.v1.AssignmentRecord
+	3,  // 6: naradplane.storage.v1.ChangeRecord.assignment_removed:type_name -> naradplane.storage.v1.AssignmentRecord
+	4,  // 7: naradplane.storage.v1.ChangeRecord.outcome:type_name -> naradplane.storage.v1.OutcomeRecord
+	13, // 8: naradplane.storage.v1.ChangeRecord.outcome_removed:type_name -> naradplane.storage.v1.OutcomeKeyRecord
+	7,  // 9: naradplane.storage.v1.ChangeRecord.settings:type_name -> naradplane.storage.v1.SettingsRecord
+	8,  // 10: naradplane.storage.v1.ChangeRecord.controller:type_name -> naradplane.storage.v1.ControllerRecord
+	3,  // 11: naradplane.storage.v1.ChangeRecord.before:type_name -> naradplane.storage.v1.AssignmentRecord
+	14, // 12: naradplane.storage.v1.RevisionRecord.changes:type_name -> naradplane.storage.v1.ChangeRecord
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_naradplane_storage_v1_record_proto_init() }
@@ -1734,7 +2134,7 @@ func file_naradplane_storage_v1_record_proto_init() {
 	if File_naradplane_storage_v1_record_proto != nil {
 		return
 	}
-	file_naradplane_storage_v1_record_proto_msgTypes[10].OneofWrappers = []any{
+	file_naradplane_storage_v1_record_proto_msgTypes[14].OneofWrappers = []any{
 		(*ChangeRecord_Node)(nil),
 		(*ChangeRecord_NodeRemoved)(nil),
 		(*ChangeRecord_Topic)(nil),
@@ -1753,7 +2153,7 @@ func file_naradplane_storage_v1_record_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_naradplane_storage_v1_record_proto_rawDesc), len(file_naradplane_storage_v1_record_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -58,6 +58,26 @@ const (
 	// ClusterServiceTransferLeadershipProcedure is the procedure name of the ClusterService's
 	// TransferLeadership RPC.
 	ClusterServiceTransferLeadershipProcedure = "/naradplane.v1.ClusterService/TransferLeadership"
+	// ClusterServicePromoteControllerProcedure is the procedure name of the ClusterService's
+	// PromoteController RPC.
+	ClusterServicePromoteControllerProcedure = "/naradplane.v1.ClusterService/PromoteController"
+	// ClusterServiceSaveSnapshotProcedure is the procedure name of the ClusterService's SaveSnapshot
+	// RPC.
+	ClusterServiceSaveSnapshotProcedure = "/naradplane.v1.ClusterService/SaveSnapshot"
+	// ClusterServiceForgetMemberProcedure is the procedure name of the ClusterService's ForgetMember
+	// RPC.
+	ClusterServiceForgetMemberProcedure = "/naradplane.v1.ClusterService/ForgetMember"
+	// ClusterServiceAdoptPartitionProcedure is the procedure name of the ClusterService's
+	// AdoptPartition RPC.
+	ClusterServiceAdoptPartitionProcedure = "/naradplane.v1.ClusterService/AdoptPartition"
+	// ClusterServiceRetryMoveProcedure is the procedure name of the ClusterService's RetryMove RPC.
+	ClusterServiceRetryMoveProcedure = "/naradplane.v1.ClusterService/RetryMove"
+	// ClusterServiceForcePromoteMoveProcedure is the procedure name of the ClusterService's
+	// ForcePromoteMove RPC.
+	ClusterServiceForcePromoteMoveProcedure = "/naradplane.v1.ClusterService/ForcePromoteMove"
+	// ClusterServiceSetMaintenanceProcedure is the procedure name of the ClusterService's
+	// SetMaintenance RPC.
+	ClusterServiceSetMaintenanceProcedure = "/naradplane.v1.ClusterService/SetMaintenance"
 	// ClusterServiceGetControllerStateProcedure is the procedure name of the ClusterService's
 	// GetControllerState RPC.
 	ClusterServiceGetControllerStateProcedure = "/naradplane.v1.ClusterService/GetControllerState"
@@ -155,6 +175,55 @@ var (
 			Procedure:  ClusterServiceTransferLeadershipProcedure,
 		}
 	})
+	clusterServicePromoteControllerSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_naradplane_v1_cluster_service_proto.Services().ByName("ClusterService").Methods().ByName("PromoteController"),
+			Procedure:  ClusterServicePromoteControllerProcedure,
+		}
+	})
+	clusterServiceSaveSnapshotSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeServer,
+			Schema:     v1.File_naradplane_v1_cluster_service_proto.Services().ByName("ClusterService").Methods().ByName("SaveSnapshot"),
+			Procedure:  ClusterServiceSaveSnapshotProcedure,
+		}
+	})
+	clusterServiceForgetMemberSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_naradplane_v1_cluster_service_proto.Services().ByName("ClusterService").Methods().ByName("ForgetMember"),
+			Procedure:  ClusterServiceForgetMemberProcedure,
+		}
+	})
+	clusterServiceAdoptPartitionSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_naradplane_v1_cluster_service_proto.Services().ByName("ClusterService").Methods().ByName("AdoptPartition"),
+			Procedure:  ClusterServiceAdoptPartitionProcedure,
+		}
+	})
+	clusterServiceRetryMoveSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_naradplane_v1_cluster_service_proto.Services().ByName("ClusterService").Methods().ByName("RetryMove"),
+			Procedure:  ClusterServiceRetryMoveProcedure,
+		}
+	})
+	clusterServiceForcePromoteMoveSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_naradplane_v1_cluster_service_proto.Services().ByName("ClusterService").Methods().ByName("ForcePromoteMove"),
+			Procedure:  ClusterServiceForcePromoteMoveProcedure,
+		}
+	})
+	clusterServiceSetMaintenanceSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_naradplane_v1_cluster_service_proto.Services().ByName("ClusterService").Methods().ByName("SetMaintenance"),
+			Procedure:  ClusterServiceSetMaintenanceProcedure,
+		}
+	})
 	clusterServiceGetControllerStateSpec = sync.OnceValue(func() connect.Spec {
 		return connect.Spec{
 			StreamType: connect.StreamTypeUnary,
@@ -192,6 +261,20 @@ type ClusterServiceClient interface {
 	RemoveController(context.Context, *v1.RemoveControllerRequest) (*v1.RemoveControllerResponse, error)
 	// TransferLeadership hands leadership to a voter.
 	TransferLeadership(context.Context, *v1.TransferLeadershipRequest) (*v1.TransferLeadershipResponse, error)
+	// PromoteController makes a caught-up learner a voter now, or says how far behind it is.
+	PromoteController(context.Context, *v1.PromoteControllerRequest) (*v1.PromoteControllerResponse, error)
+	// SaveSnapshot streams a backup of the control plane, linearizable, from the controller that is asked.
+	SaveSnapshot(context.Context, *v1.SaveSnapshotRequest) (ClusterServiceSaveSnapshotClientStream, error)
+	// ForgetMember removes a dead node whose disk is gone. Its partitions begin anew, empty, on other nodes.
+	ForgetMember(context.Context, *v1.ForgetMemberRequest) (*v1.ForgetMemberResponse, error)
+	// AdoptPartition brings a copy that a node holds back into its partition.
+	AdoptPartition(context.Context, *v1.AdoptPartitionRequest) (*v1.AdoptPartitionResponse, error)
+	// RetryMove ends the back-off of a move's destination.
+	RetryMove(context.Context, *v1.RetryMoveRequest) (*v1.RetryMoveResponse, error)
+	// ForcePromoteMove has the destination of a move promote its copy now, the source being dead.
+	ForcePromoteMove(context.Context, *v1.ForcePromoteMoveRequest) (*v1.ForcePromoteMoveResponse, error)
+	// SetMaintenance marks or unmarks a node: no moves to or from it are begun meanwhile.
+	SetMaintenance(context.Context, *v1.SetMaintenanceRequest) (*v1.SetMaintenanceResponse, error)
 	// GetControllerState reports one controller's own state, not forwarded; for comparing replicas.
 	GetControllerState(context.Context, *v1.GetControllerStateRequest) (*v1.GetControllerStateResponse, error)
 }
@@ -200,6 +283,27 @@ type ClusterServiceClient interface {
 // Multiple service clients may share a single connect.Client.
 func NewClusterServiceClient(client *connect.Client) ClusterServiceClient {
 	return &clusterServiceClient{client: client}
+}
+
+// ClusterServiceSaveSnapshotClientStream is the client stream for the ClusterService's SaveSnapshot
+// RPC.
+type ClusterServiceSaveSnapshotClientStream struct {
+	stream connect.ClientStream
+}
+
+// Receive returns the next response message from the server.
+func (s ClusterServiceSaveSnapshotClientStream) Receive() (*v1.SaveSnapshotResponse, error) {
+	var res v1.SaveSnapshotResponse
+	if err := s.stream.Receive(&res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+// Close releases the stream's resources. It is idempotent and is typically deferred to clean up a
+// stream abandoned before io.EOF.
+func (s ClusterServiceSaveSnapshotClientStream) Close() error {
+	return s.stream.Close()
 }
 
 // ClusterServiceHandler is an implementation of the naradplane.v1.ClusterService service.
@@ -230,6 +334,20 @@ type ClusterServiceHandler interface {
 	RemoveController(context.Context, *v1.RemoveControllerRequest) (*v1.RemoveControllerResponse, error)
 	// TransferLeadership hands leadership to a voter.
 	TransferLeadership(context.Context, *v1.TransferLeadershipRequest) (*v1.TransferLeadershipResponse, error)
+	// PromoteController makes a caught-up learner a voter now, or says how far behind it is.
+	PromoteController(context.Context, *v1.PromoteControllerRequest) (*v1.PromoteControllerResponse, error)
+	// SaveSnapshot streams a backup of the control plane, linearizable, from the controller that is asked.
+	SaveSnapshot(context.Context, *v1.SaveSnapshotRequest, ClusterServiceSaveSnapshotServerStream) error
+	// ForgetMember removes a dead node whose disk is gone. Its partitions begin anew, empty, on other nodes.
+	ForgetMember(context.Context, *v1.ForgetMemberRequest) (*v1.ForgetMemberResponse, error)
+	// AdoptPartition brings a copy that a node holds back into its partition.
+	AdoptPartition(context.Context, *v1.AdoptPartitionRequest) (*v1.AdoptPartitionResponse, error)
+	// RetryMove ends the back-off of a move's destination.
+	RetryMove(context.Context, *v1.RetryMoveRequest) (*v1.RetryMoveResponse, error)
+	// ForcePromoteMove has the destination of a move promote its copy now, the source being dead.
+	ForcePromoteMove(context.Context, *v1.ForcePromoteMoveRequest) (*v1.ForcePromoteMoveResponse, error)
+	// SetMaintenance marks or unmarks a node: no moves to or from it are begun meanwhile.
+	SetMaintenance(context.Context, *v1.SetMaintenanceRequest) (*v1.SetMaintenanceResponse, error)
 	// GetControllerState reports one controller's own state, not forwarded; for comparing replicas.
 	GetControllerState(context.Context, *v1.GetControllerStateRequest) (*v1.GetControllerStateResponse, error)
 }
@@ -252,8 +370,31 @@ func RegisterClusterServiceHandler(server *connect.Server, svc ClusterServiceHan
 		connect.Method{Spec: clusterServiceAddControllerSpec(), Handler: adapter.addController},
 		connect.Method{Spec: clusterServiceRemoveControllerSpec(), Handler: adapter.removeController},
 		connect.Method{Spec: clusterServiceTransferLeadershipSpec(), Handler: adapter.transferLeadership},
+		connect.Method{Spec: clusterServicePromoteControllerSpec(), Handler: adapter.promoteController},
+		connect.Method{Spec: clusterServiceSaveSnapshotSpec(), Handler: adapter.saveSnapshot},
+		connect.Method{Spec: clusterServiceForgetMemberSpec(), Handler: adapter.forgetMember},
+		connect.Method{Spec: clusterServiceAdoptPartitionSpec(), Handler: adapter.adoptPartition},
+		connect.Method{Spec: clusterServiceRetryMoveSpec(), Handler: adapter.retryMove},
+		connect.Method{Spec: clusterServiceForcePromoteMoveSpec(), Handler: adapter.forcePromoteMove},
+		connect.Method{Spec: clusterServiceSetMaintenanceSpec(), Handler: adapter.setMaintenance},
 		connect.Method{Spec: clusterServiceGetControllerStateSpec(), Handler: adapter.getControllerState},
 	)
+}
+
+// ClusterServiceSaveSnapshotServerStream is the server stream for the ClusterService's SaveSnapshot
+// RPC.
+type ClusterServiceSaveSnapshotServerStream struct {
+	stream connect.ServerStream
+}
+
+// SendHeaders flushes the response headers without a message. The first Send does this implicitly.
+func (s ClusterServiceSaveSnapshotServerStream) SendHeaders() error {
+	return s.stream.SendHeaders()
+}
+
+// Send sends a response message to the client.
+func (s ClusterServiceSaveSnapshotServerStream) Send(res *v1.SaveSnapshotResponse) error {
+	return s.stream.Send(res)
 }
 
 // UnimplementedClusterServiceHandler returns CodeUnimplemented from all methods.
@@ -309,6 +450,34 @@ func (UnimplementedClusterServiceHandler) RemoveController(context.Context, *v1.
 
 func (UnimplementedClusterServiceHandler) TransferLeadership(context.Context, *v1.TransferLeadershipRequest) (*v1.TransferLeadershipResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "naradplane.v1.ClusterService.TransferLeadership is not implemented")
+}
+
+func (UnimplementedClusterServiceHandler) PromoteController(context.Context, *v1.PromoteControllerRequest) (*v1.PromoteControllerResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "naradplane.v1.ClusterService.PromoteController is not implemented")
+}
+
+func (UnimplementedClusterServiceHandler) SaveSnapshot(context.Context, *v1.SaveSnapshotRequest, ClusterServiceSaveSnapshotServerStream) error {
+	return connect.NewError(connect.CodeUnimplemented, "naradplane.v1.ClusterService.SaveSnapshot is not implemented")
+}
+
+func (UnimplementedClusterServiceHandler) ForgetMember(context.Context, *v1.ForgetMemberRequest) (*v1.ForgetMemberResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "naradplane.v1.ClusterService.ForgetMember is not implemented")
+}
+
+func (UnimplementedClusterServiceHandler) AdoptPartition(context.Context, *v1.AdoptPartitionRequest) (*v1.AdoptPartitionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "naradplane.v1.ClusterService.AdoptPartition is not implemented")
+}
+
+func (UnimplementedClusterServiceHandler) RetryMove(context.Context, *v1.RetryMoveRequest) (*v1.RetryMoveResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "naradplane.v1.ClusterService.RetryMove is not implemented")
+}
+
+func (UnimplementedClusterServiceHandler) ForcePromoteMove(context.Context, *v1.ForcePromoteMoveRequest) (*v1.ForcePromoteMoveResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "naradplane.v1.ClusterService.ForcePromoteMove is not implemented")
+}
+
+func (UnimplementedClusterServiceHandler) SetMaintenance(context.Context, *v1.SetMaintenanceRequest) (*v1.SetMaintenanceResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "naradplane.v1.ClusterService.SetMaintenance is not implemented")
 }
 
 func (UnimplementedClusterServiceHandler) GetControllerState(context.Context, *v1.GetControllerStateRequest) (*v1.GetControllerStateResponse, error) {
@@ -418,6 +587,62 @@ func (c *clusterServiceClient) RemoveController(ctx context.Context, req *v1.Rem
 func (c *clusterServiceClient) TransferLeadership(ctx context.Context, req *v1.TransferLeadershipRequest) (*v1.TransferLeadershipResponse, error) {
 	var res v1.TransferLeadershipResponse
 	if err := c.client.CallUnary(ctx, clusterServiceTransferLeadershipSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *clusterServiceClient) PromoteController(ctx context.Context, req *v1.PromoteControllerRequest) (*v1.PromoteControllerResponse, error) {
+	var res v1.PromoteControllerResponse
+	if err := c.client.CallUnary(ctx, clusterServicePromoteControllerSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *clusterServiceClient) SaveSnapshot(ctx context.Context, req *v1.SaveSnapshotRequest) (ClusterServiceSaveSnapshotClientStream, error) {
+	stream, err := c.client.CallServerStream(ctx, clusterServiceSaveSnapshotSpec(), req)
+	if err != nil {
+		return ClusterServiceSaveSnapshotClientStream{}, err
+	}
+	return ClusterServiceSaveSnapshotClientStream{stream: stream}, nil
+}
+
+func (c *clusterServiceClient) ForgetMember(ctx context.Context, req *v1.ForgetMemberRequest) (*v1.ForgetMemberResponse, error) {
+	var res v1.ForgetMemberResponse
+	if err := c.client.CallUnary(ctx, clusterServiceForgetMemberSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *clusterServiceClient) AdoptPartition(ctx context.Context, req *v1.AdoptPartitionRequest) (*v1.AdoptPartitionResponse, error) {
+	var res v1.AdoptPartitionResponse
+	if err := c.client.CallUnary(ctx, clusterServiceAdoptPartitionSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *clusterServiceClient) RetryMove(ctx context.Context, req *v1.RetryMoveRequest) (*v1.RetryMoveResponse, error) {
+	var res v1.RetryMoveResponse
+	if err := c.client.CallUnary(ctx, clusterServiceRetryMoveSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *clusterServiceClient) ForcePromoteMove(ctx context.Context, req *v1.ForcePromoteMoveRequest) (*v1.ForcePromoteMoveResponse, error) {
+	var res v1.ForcePromoteMoveResponse
+	if err := c.client.CallUnary(ctx, clusterServiceForcePromoteMoveSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *clusterServiceClient) SetMaintenance(ctx context.Context, req *v1.SetMaintenanceRequest) (*v1.SetMaintenanceResponse, error) {
+	var res v1.SetMaintenanceResponse
+	if err := c.client.CallUnary(ctx, clusterServiceSetMaintenanceSpec(), req, &res); err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -583,6 +808,86 @@ func (h clusterServiceHandler) transferLeadership(ctx context.Context, _ connect
 		return err
 	}
 	res, err := h.svc.TransferLeadership(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h clusterServiceHandler) promoteController(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.PromoteControllerRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.PromoteController(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h clusterServiceHandler) saveSnapshot(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.SaveSnapshotRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	return h.svc.SaveSnapshot(ctx, &req, ClusterServiceSaveSnapshotServerStream{stream: stream})
+}
+
+func (h clusterServiceHandler) forgetMember(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ForgetMemberRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ForgetMember(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h clusterServiceHandler) adoptPartition(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.AdoptPartitionRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.AdoptPartition(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h clusterServiceHandler) retryMove(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.RetryMoveRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.RetryMove(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h clusterServiceHandler) forcePromoteMove(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ForcePromoteMoveRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ForcePromoteMove(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h clusterServiceHandler) setMaintenance(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.SetMaintenanceRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.SetMaintenance(ctx, &req)
 	if err != nil {
 		return err
 	}

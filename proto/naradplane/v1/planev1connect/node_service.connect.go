@@ -28,6 +28,9 @@ const (
 	NodeServiceRegisterNodeProcedure = "/naradplane.v1.NodeService/RegisterNode"
 	// NodeServiceHeartbeatProcedure is the procedure name of the NodeService's Heartbeat RPC.
 	NodeServiceHeartbeatProcedure = "/naradplane.v1.NodeService/Heartbeat"
+	// NodeServiceClaimPartitionsProcedure is the procedure name of the NodeService's ClaimPartitions
+	// RPC.
+	NodeServiceClaimPartitionsProcedure = "/naradplane.v1.NodeService/ClaimPartitions"
 	// NodeServiceWatchNodeProcedure is the procedure name of the NodeService's WatchNode RPC.
 	NodeServiceWatchNodeProcedure = "/naradplane.v1.NodeService/WatchNode"
 	// NodeServiceWatchRoutesProcedure is the procedure name of the NodeService's WatchRoutes RPC.
@@ -63,6 +66,13 @@ var (
 			StreamType: connect.StreamTypeUnary,
 			Schema:     v1.File_naradplane_v1_node_service_proto.Services().ByName("NodeService").Methods().ByName("Heartbeat"),
 			Procedure:  NodeServiceHeartbeatProcedure,
+		}
+	})
+	nodeServiceClaimPartitionsSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_naradplane_v1_node_service_proto.Services().ByName("NodeService").Methods().ByName("ClaimPartitions"),
+			Procedure:  NodeServiceClaimPartitionsProcedure,
 		}
 	})
 	nodeServiceWatchNodeSpec = sync.OnceValue(func() connect.Spec {
@@ -139,6 +149,9 @@ type NodeServiceClient interface {
 	// Heartbeat renews the lease and reports soft state. ERROR_REASON_STALE_INCARNATION: the node was
 	// declared dead or another incarnation registered; take a new one and register.
 	Heartbeat(context.Context, *v1.HeartbeatRequest) (*v1.HeartbeatResponse, error)
+	// ClaimPartitions says which copies a node holds. A controller group that was restored from a backup asks for it
+	// at the registration, and settles by it who owns what.
+	ClaimPartitions(context.Context, *v1.ClaimPartitionsRequest) (*v1.ClaimPartitionsResponse, error)
 	// WatchNode streams what an agent must act on: node addresses, topics, settings, the assignments
 	// that have the node as owner or target (or had it until that revision), outcomes with it as
 	// source or destination. Snapshot, whole revisions, progress.
@@ -218,6 +231,9 @@ type NodeServiceHandler interface {
 	// Heartbeat renews the lease and reports soft state. ERROR_REASON_STALE_INCARNATION: the node was
 	// declared dead or another incarnation registered; take a new one and register.
 	Heartbeat(context.Context, *v1.HeartbeatRequest) (*v1.HeartbeatResponse, error)
+	// ClaimPartitions says which copies a node holds. A controller group that was restored from a backup asks for it
+	// at the registration, and settles by it who owns what.
+	ClaimPartitions(context.Context, *v1.ClaimPartitionsRequest) (*v1.ClaimPartitionsResponse, error)
 	// WatchNode streams what an agent must act on: node addresses, topics, settings, the assignments
 	// that have the node as owner or target (or had it until that revision), outcomes with it as
 	// source or destination. Snapshot, whole revisions, progress.
@@ -249,6 +265,7 @@ func RegisterNodeServiceHandler(server *connect.Server, svc NodeServiceHandler) 
 	server.Register(
 		connect.Method{Spec: nodeServiceRegisterNodeSpec(), Handler: adapter.registerNode},
 		connect.Method{Spec: nodeServiceHeartbeatSpec(), Handler: adapter.heartbeat},
+		connect.Method{Spec: nodeServiceClaimPartitionsSpec(), Handler: adapter.claimPartitions},
 		connect.Method{Spec: nodeServiceWatchNodeSpec(), Handler: adapter.watchNode},
 		connect.Method{Spec: nodeServiceWatchRoutesSpec(), Handler: adapter.watchRoutes},
 		connect.Method{Spec: nodeServiceGetAssignmentSpec(), Handler: adapter.getAssignment},
@@ -302,6 +319,10 @@ func (UnimplementedNodeServiceHandler) Heartbeat(context.Context, *v1.HeartbeatR
 	return nil, connect.NewError(connect.CodeUnimplemented, "naradplane.v1.NodeService.Heartbeat is not implemented")
 }
 
+func (UnimplementedNodeServiceHandler) ClaimPartitions(context.Context, *v1.ClaimPartitionsRequest) (*v1.ClaimPartitionsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "naradplane.v1.NodeService.ClaimPartitions is not implemented")
+}
+
 func (UnimplementedNodeServiceHandler) WatchNode(context.Context, *v1.WatchNodeRequest, NodeServiceWatchNodeServerStream) error {
 	return connect.NewError(connect.CodeUnimplemented, "naradplane.v1.NodeService.WatchNode is not implemented")
 }
@@ -353,6 +374,14 @@ func (c *nodeServiceClient) RegisterNode(ctx context.Context, req *v1.RegisterNo
 func (c *nodeServiceClient) Heartbeat(ctx context.Context, req *v1.HeartbeatRequest) (*v1.HeartbeatResponse, error) {
 	var res v1.HeartbeatResponse
 	if err := c.client.CallUnary(ctx, nodeServiceHeartbeatSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *nodeServiceClient) ClaimPartitions(ctx context.Context, req *v1.ClaimPartitionsRequest) (*v1.ClaimPartitionsResponse, error) {
+	var res v1.ClaimPartitionsResponse
+	if err := c.client.CallUnary(ctx, nodeServiceClaimPartitionsSpec(), req, &res); err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -450,6 +479,18 @@ func (h nodeServiceHandler) heartbeat(ctx context.Context, _ connect.Spec, strea
 		return err
 	}
 	res, err := h.svc.Heartbeat(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h nodeServiceHandler) claimPartitions(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ClaimPartitionsRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ClaimPartitions(ctx, &req)
 	if err != nil {
 		return err
 	}
