@@ -56,6 +56,7 @@ func (s *state) classOf(i int32) class {
 type round struct {
 	*state
 	Result
+	lim     Limits
 	slots   slots
 	room    []int64
 	reasons []string
@@ -64,7 +65,7 @@ type round struct {
 // admit takes up of the plan what the limits allow now. ok is false when something does not fit where it was
 // planned to go, since disks have changed: then the plan has to be made anew.
 func (m *memo) admit(lim Limits) (r Result, ok bool) {
-	a := round{state: &m.state, reasons: make([]string, len(m.nodes))}
+	a := round{state: &m.state, lim: lim, reasons: make([]string, len(m.nodes))}
 	a.Result = Result{Blocked: m.blocked, Cooling: m.cooling}
 	a.count(lim)
 	if lim.MaxInFlight == 0 && !lim.Paused {
@@ -75,6 +76,7 @@ func (m *memo) admit(lim Limits) (r Result, ok bool) {
 		case m.classOf(i) != cancelled:
 		case lim.Paused:
 			a.Waiting++
+			a.hold(i, "")
 		default:
 			a.cancel(i)
 		}
@@ -87,11 +89,13 @@ func (m *memo) admit(lim Limits) (r Result, ok bool) {
 			}
 			if lim.HoldRebalancing && m.kinds[i] != leaving {
 				a.OnHold++
+				a.hold(i, heldOnHold)
 				continue
 			}
 			if lim.Paused || !a.fits(lim, i) {
 				a.Waiting++
 				a.WaitingBytes += m.bytes[i]
+				a.hold(i, "")
 				continue
 			}
 			if size, d := m.size(i), m.dest[i]; a.room[d] != unlimited {
@@ -157,10 +161,14 @@ func (a *round) cancel(i int32) {
 	if a.holds(i) {
 		a.slots.add(a.owner[i], a.target[i], -1)
 	}
-	a.Moves = append(a.Moves, Move{
+	a.Moves = append(a.Moves, a.cancellation(i))
+}
+
+func (a *round) cancellation(i int32) Move {
+	return Move{
 		Partition: a.id(i), From: a.name(a.owner[i]), OldTarget: a.name(a.target[i]), Epoch: a.epoch[i], Bytes: a.bytes[i],
 		Reason: "cancel: target " + a.plight(a.target[i]),
-	})
+	}
 }
 
 func (a *round) move(i int32) Move {

@@ -75,6 +75,8 @@ type state struct {
 	noRoom int64
 	rel    []int32 // scratch: related partitions of the one being placed
 	budget int     // steps left for repair
+
+	explain bool // list what the limits hold back, and why
 }
 
 type counts struct {

@@ -100,6 +100,8 @@ type Result struct {
 	OnHold int
 	// Cooling counts partitions that should move for balance and don't since they moved a moment ago.
 	Cooling int
+	// Held lists what is waiting or on hold, in the order in which it will be admitted. Only [Foresee] fills it.
+	Held []Held
 }
 
 // Move is one change of a target.
