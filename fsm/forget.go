@@ -31,6 +31,7 @@ func (st *state) forgetNode(c *storagev1.ForgetNode) Result {
 	if refusal != nil {
 		return refused(refusal)
 	}
+	st.event(cluster.EventNodeForgotten, string(id), "its disk is gone", fmt.Sprintf("%d partitions began anew, empty", len(owners)), id)
 	for _, topic := range slices.Sorted(maps.Keys(st.assignments)) {
 		for _, a := range slices.Clone(st.assignments[topic]) {
 			switch {
@@ -119,5 +120,6 @@ func (st *state) adoptCopy(c *storagev1.AdoptCopy) Result {
 		Epoch: a.OwnerEpoch, Opened: a.Opened,
 	}
 	st.putOutcome(o)
+	st.event(cluster.EventCopyAdopted, st.partitionName(p), "", fmt.Sprintf("%s puts what its copy has into the topic", id), id, a.Owner)
 	return Result{Value: uint64(o.MoveID), Assignment: &a, Outcome: &o}
 }

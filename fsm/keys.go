@@ -23,6 +23,7 @@ const (
 	prefixRequest    = 'q' // revision → ResultRecord
 	prefixEnded      = 'v' // revision, partition → MoveHistoryRecord
 	prefixClaim      = 'k' // partition, node, identity → ClaimRecord, until the partition is confirmed
+	prefixEvent      = 'e' // id → EventRecord
 )
 
 var (

@@ -21,8 +21,8 @@ const (
 	DefaultHistoryLimit = 50_000
 	// requestLimit is how many revisions a request id is remembered; a later retry is applied again.
 	requestLimit = 10_000
-	// endedLimit is how many ended moves are listed; older ones are forgotten.
-	endedLimit = 10_000
+	// EndedLimit is how many ended moves are listed; older ones are forgotten.
+	EndedLimit = 10_000
 )
 
 // Options configure a Machine. The zero value is a machine on the real disk with default bounds.

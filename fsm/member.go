@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"fmt"
+
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 	storagev1 "github.com/naradctl/naradctl-plane/proto/naradplane/storage/v1"
 )
@@ -23,6 +25,7 @@ func (st *state) setSettings(c *storagev1.SetSettings) Result {
 	if s == st.settings {
 		return Result{}
 	}
+	st.event(cluster.EventSettingsChanged, "", "", settingsChanges(st.settings, s))
 	st.settings = s
 	st.set(keySettings, marshal(SettingsRecord(s)))
 	st.change(cluster.Change{Settings: &s})
@@ -58,6 +61,15 @@ func (st *state) controllerPut(c cluster.Controller) Result {
 	st.controllers[c.Name] = c
 	st.set(keyString(prefixController, string(c.Name)), marshal(controllerRecord(c)))
 	st.change(cluster.Change{Controller: &c})
+	result := fmt.Sprintf("at %s, raft id %d", c.Address, c.RaftID)
+	switch {
+	case !known:
+		st.event(cluster.EventControllerAdded, string(c.Name), "", result)
+	case old.Learner && !c.Learner:
+		st.event(cluster.EventControllerPromoted, string(c.Name), "", result)
+	default:
+		st.event(cluster.EventControllerChanged, string(c.Name), "", result)
+	}
 	return Result{Value: uint64(c.RaftID)}
 }
 
@@ -69,5 +81,6 @@ func (st *state) removeController(c *storagev1.RemoveController) Result {
 	delete(st.controllers, name)
 	st.delete(keyString(prefixController, string(name)))
 	st.change(cluster.Change{ControllerRemoved: name})
+	st.event(cluster.EventControllerRemoved, string(name), "", "")
 	return Result{}
 }

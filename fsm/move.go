@@ -62,6 +62,12 @@ func (st *state) setTarget(c *storagev1.SetTarget) Result {
 	a.Target, a.MoveID = target, cluster.MoveID(st.next)
 	a.Reason, a.MoveStartedAt = c.GetReason(), st.now
 	st.putAssignment(a)
+	if st.byOperator() {
+		// What the planner does with single partitions is in the history of moves: it would push
+		// everything else out of the events.
+		st.event(cluster.EventMoveStarted, st.partitionName(p), c.GetReason(),
+			fmt.Sprintf("move %d from %s to %s", a.MoveID, a.Owner, a.Target), a.Owner, a.Target)
+	}
 	return Result{Value: uint64(a.MoveID), Assignment: &a}
 }
 
@@ -143,6 +149,10 @@ func (st *state) cancelMove(c *storagev1.CancelMove) Result {
 	o := st.endMove(a, cluster.OutcomeCancelled, cluster.Outcome{Epoch: a.Epoch + 1})
 	after := stable(a)
 	st.putAssignment(after)
+	if st.byOperator() {
+		st.event(cluster.EventMoveCancelled, st.partitionName(p), c.GetReason(),
+			fmt.Sprintf("move %d from %s to %s; %s stays the owner", a.MoveID, a.Owner, a.Target, a.Owner), a.Owner, a.Target)
+	}
 	return Result{Value: uint64(a.MoveID), Assignment: &after, Outcome: &o}
 }
 
@@ -298,6 +308,8 @@ func (st *state) forceCompleteMove(c *storagev1.ForceCompleteMove) Result {
 	if c.GetAcceptLoss() {
 		st.keepEarlier(after, o.MoveID)
 	}
+	st.event(cluster.EventMoveForced, st.partitionName(p), fmt.Sprintf("owner %s is dead", a.Owner),
+		fmt.Sprintf("%s promoted its copy up to offset %d; records missing at most: %d", a.Target, leo, missing), a.Owner, a.Target)
 	return Result{Assignment: &after, Outcome: &o}
 }
 

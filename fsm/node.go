@@ -52,7 +52,20 @@ func (st *state) registerNode(c *storagev1.RegisterNode) Result {
 	}
 	st.putNode(n)
 	st.revokeGrantsOf(id)
+	st.registered(n, old, known)
 	return Result{}
+}
+
+func (st *state) registered(n, old cluster.Node, known bool) {
+	at := fmt.Sprintf("at %s, incarnation %d", n.Address, n.Incarnation)
+	switch {
+	case !known:
+		st.event(cluster.EventNodeJoined, string(n.ID), "", at, n.ID)
+	case old.Status == cluster.NodeDead:
+		st.event(cluster.EventNodeReturned, string(n.ID), "", at, n.ID)
+	default:
+		st.event(cluster.EventNodeRestarted, string(n.ID), "", at, n.ID)
+	}
 }
 
 // checkStore refuses a wiped, foreign or copied data directory (C37).
@@ -108,6 +121,8 @@ func (st *state) markDead(c *storagev1.MarkDead) Result {
 	n.Flaps = flaps(n, st.now)
 	n.DeadHWMs, n.DeadHWMsUnknown = offsets(c.GetHwms()), c.GetHwmsUnknown()
 	st.putNode(n)
+	st.event(cluster.EventNodeDead, string(n.ID), "no heartbeat for dead_after",
+		fmt.Sprintf("incarnation %d, owns %d partitions", n.Incarnation, st.owned[n.ID]), n.ID)
 	return Result{}
 }
 
@@ -150,6 +165,12 @@ func (st *state) setDraining(c *storagev1.SetDraining) Result {
 			n.DrainReason = c.GetReason()
 		}
 		st.putNode(n)
+		result := fmt.Sprintf("it owns %d partitions", st.owned[n.ID])
+		if n.Draining {
+			st.event(cluster.EventDrainBegun, string(n.ID), c.GetReason(), result, n.ID)
+		} else {
+			st.event(cluster.EventDrainCancelled, string(n.ID), c.GetReason(), result, n.ID)
+		}
 	}
 	return Result{}
 }
@@ -189,36 +210,53 @@ func (st *state) removeNode(c *storagev1.RemoveNode) Result {
 	}
 	outcomes := st.outcomesFrom(id)
 	if blockers := st.removalBlockers(n, outcomes); len(blockers) > 0 {
-		err := cluster.Errorf(cluster.ReasonBlocked, "node %s can't be removed: %s", id, blockers[0])
-		err.Blockers = blockers
+		err := cluster.Errorf(cluster.ReasonBlocked, "node %s can't be removed: %s", id, blockers[0].Text)
+		for _, b := range blockers {
+			err.Blockers = append(err.Blockers, b.Text)
+		}
 		return refused(err)
 	}
 	for _, o := range outcomes {
 		st.dropOutcome(o)
 	}
 	st.dropNode(id)
+	st.event(cluster.EventNodeRemoved, string(id), n.DrainReason, "nothing is left on it", id)
 	return Result{}
 }
 
-func (st *state) removalBlockers(n cluster.Node, outcomes []cluster.Outcome) []string {
-	var blockers []string
+// RemovalBlocker is one thing for which the state machine refuses to remove a node.
+type RemovalBlocker struct {
+	// Reason is "not_draining", "owned", "inbound", "not_salvaged" or "unopened".
+	Reason string
+	// Partition is what it is about; nil when it is about more than one, which Count counts.
+	Partition *cluster.PartitionID
+	Count     int
+	// Text is a sentence without the node's name.
+	Text string
+}
+
+func (st *state) removalBlockers(n cluster.Node, outcomes []cluster.Outcome) []RemovalBlocker {
+	var blockers []RemovalBlocker
+	add := func(reason string, p *cluster.PartitionID, count int, format string, args ...any) {
+		blockers = append(blockers, RemovalBlocker{reason, p, count, fmt.Sprintf(format, args...)})
+	}
 	if !n.Draining {
-		blockers = append(blockers, "it is not draining")
+		add("not_draining", nil, 1, "it is not draining")
 	}
 	if k := st.owned[n.ID]; k > 0 {
-		blockers = append(blockers, fmt.Sprintf("it owns %d partitions", k))
+		add("owned", nil, k, "it owns %d partitions", k)
 	}
 	// C32: a node that owns nothing may still be a target.
 	if k := st.inbound[n.ID]; k > 0 {
-		blockers = append(blockers, fmt.Sprintf("it is the target of %d moves", k))
+		add("inbound", nil, k, "it is the target of %d moves", k)
 	}
 	for _, o := range outcomes {
 		switch {
 		case o.Kind == cluster.OutcomeForced:
-			blockers = append(blockers, fmt.Sprintf("its copy of %s is not salvaged", st.partitionName(o.Partition)))
+			add("not_salvaged", &o.Partition, 1, "its copy of %s is not salvaged", st.partitionName(o.Partition))
 		case o.Kind == cluster.OutcomeFlipped && !o.Opened:
 			// C80: until the new owner opened it, this node's copy may be the only good one.
-			blockers = append(blockers, fmt.Sprintf("its copy of %s is not opened by %s", st.partitionName(o.Partition), o.Destination))
+			add("unopened", &o.Partition, 1, "its copy of %s is not opened by %s", st.partitionName(o.Partition), o.Destination)
 		}
 	}
 	return blockers
@@ -251,6 +289,11 @@ func (st *state) setMaintenance(c *storagev1.SetMaintenance) Result {
 		return Result{}
 	}
 	n.Maintenance, n.MaintenanceReason = c.GetMaintenance(), reason
+	kind := cluster.EventMaintenanceEnded
+	if n.Maintenance {
+		kind = cluster.EventMaintenanceBegun
+	}
+	st.event(kind, string(n.ID), c.GetReason(), "", n.ID)
 	st.putNode(n)
 	return Result{}
 }

@@ -31,7 +31,8 @@ func drawCommand(t *rapid.T, m *Machine) *storagev1.Command {
 	nonce := rapid.SampledFrom([]string{"x", "y"}).Draw(t, "nonce")
 	inc := uint64(n.Incarnation) + uint64(rapid.IntRange(0, 1).Draw(t, "inc"))
 	cmd := &storagev1.Command{NowUnixNano: rapid.Int64Range(1, 1e12).Draw(t, "now"),
-		RequestId: rapid.SampledFrom([]string{"", "", "", "r1", "r2"}).Draw(t, "request")}
+		RequestId: rapid.SampledFrom([]string{"", "", "", "r1", "r2"}).Draw(t, "request"),
+		Actor:     ActorRecord(actorNamed(rapid.SampledFrom([]string{"", "agent", "leader", "alice"}).Draw(t, "by")))}
 	move, handoff := uint64(a.MoveID), uint32(a.Handoff)
 	switch rapid.IntRange(0, 16).Draw(t, "kind") {
 	case 0, 1:
@@ -81,11 +82,13 @@ type dump struct {
 	Outcomes    []cluster.Outcome
 	History     []cluster.MoveRecord
 	Settings    cluster.Settings
+	Events      []cluster.Event
 }
 
 func dumpOf(m *Machine) (d dump) {
 	m.Read(func(r Reader) {
-		d = dump{r.Revision(), r.Nodes(), r.Topics(), r.Assignments(), r.Outcomes(), r.MoveHistory(), r.Settings()}
+		events, _, _ := r.Events(0, 0, nil)
+		d = dump{r.Revision(), r.Nodes(), r.Topics(), r.Assignments(), r.Outcomes(), r.MoveHistory(), r.Settings(), events}
 	})
 	return d
 }

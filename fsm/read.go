@@ -95,8 +95,8 @@ func (r Reader) Outcomes() []cluster.Outcome {
 	return r.st.outcomesWhere(func(cluster.Outcome) bool { return true })
 }
 
-// RemovalBlockers says why the state machine would refuse to remove a node; one sentence each.
-func (r Reader) RemovalBlockers(id cluster.NodeID) []string {
+// RemovalBlockers says why the state machine would refuse to remove a node.
+func (r Reader) RemovalBlockers(id cluster.NodeID) []RemovalBlocker {
 	n, ok := r.st.nodes[id]
 	if !ok {
 		return nil
@@ -133,4 +133,18 @@ func (r Reader) MoveHistory() []cluster.MoveRecord {
 		out[i] = e.record
 	}
 	return out
+}
+
+// NewestMoves returns the newest ended moves, at most limit of them (zero: all), oldest first, and how many are
+// remembered.
+func (r Reader) NewestMoves(limit int) (out []cluster.MoveRecord, kept int) {
+	kept = len(r.st.ended)
+	from := 0
+	if limit > 0 {
+		from = max(0, kept-limit)
+	}
+	for _, e := range r.st.ended[from:] {
+		out = append(out, e.record)
+	}
+	return out, kept
 }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -20,11 +21,14 @@ func TestScripts(t *testing.T) {
 		m := openTest(t, vfs.NewMem())
 		s := &script{t: t, m: m}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			if d.Cmd != "do" && d.Cmd != "show" {
-				t.Fatalf("%s: unknown block %q", d.Pos, d.Cmd)
-			}
-			if d.Cmd == "show" {
+			switch d.Cmd {
+			case "do":
+			case "show":
 				return s.show()
+			case "events":
+				return s.events()
+			default:
+				t.Fatalf("%s: unknown block %q", d.Pos, d.Cmd)
 			}
 			var out strings.Builder
 			for _, line := range strings.Split(strings.TrimSpace(d.Input), "\n") {
@@ -85,7 +89,9 @@ func hashOf(s string) []byte {
 //	create name owners=a,b | delete topic
 //	target p=topic/index to [epoch] | cancel p [move] | grant p node inc nonce [move]
 //	revoke p handoff [move] | flip p handoff nonce [move] | force p inc leo hwm [loss] [move]
-//	opened p node epoch [move] | reclaimed p move node
+//	opened p node epoch [move] | reclaimed p move node | settings max_in_flight_moves handoff_ttl
+//
+// by=agent, by=leader or by=NAME says who asks; without it nobody does.
 func (s *script) run(line string) string {
 	fields := strings.Fields(line)
 	arg := map[string]string{}
@@ -110,7 +116,7 @@ func (s *script) run(line string) string {
 	}
 	_, off := arg["off"]
 	_, loss := arg["loss"]
-	cmd := &storagev1.Command{NowUnixNano: 1e9, RequestId: arg["req"]}
+	cmd := &storagev1.Command{NowUnixNano: 1e9, RequestId: arg["req"], Actor: ActorRecord(actorNamed(arg["by"]))}
 	if arg["at"] != "" {
 		cmd.NowUnixNano = int64(num("at")) * 1e9
 	}
@@ -161,10 +167,39 @@ func (s *script) run(line string) string {
 			Epoch: num("epoch"), MoveId: num("move"), Stats: &storagev1.MoveStatsRecord{Bytes: 7}}}
 	case "reclaimed":
 		cmd.Command = &storagev1.Command_ReportReclaimed{ReportReclaimed: &storagev1.ReportReclaimed{Partition: p, MoveId: num("move"), NodeId: arg["node"]}}
+	case "settings":
+		set := cluster.DefaultSettings()
+		set.MaxInFlightMoves = uint32(num("max_in_flight_moves"))
+		set.HandoffTTL, _ = time.ParseDuration(arg["handoff_ttl"])
+		cmd.Command = &storagev1.Command_SetSettings{SetSettings: &storagev1.SetSettings{Settings: SettingsRecord(set)}}
 	default:
 		s.t.Fatalf("unknown verb in %q", line)
 	}
 	return describe(do(s.t, s.m, cmd))
+}
+
+func actorNamed(by string) cluster.Actor {
+	switch by {
+	case "":
+		return cluster.Actor{}
+	case "agent":
+		return cluster.Actor{Kind: cluster.ActorAgent}
+	case "leader":
+		return cluster.Actor{Kind: cluster.ActorLeader, Name: "ctl-1"}
+	}
+	return cluster.Actor{Kind: cluster.ActorOperator, Name: by, Verified: true, Address: "10.0.0.7"}
+}
+
+func (s *script) events() string {
+	var b strings.Builder
+	s.m.Read(func(r Reader) {
+		list, oldest, newest := r.Events(0, 0, nil)
+		fmt.Fprintf(&b, "kept: %d to %d\n", oldest, newest)
+		for _, e := range list {
+			fmt.Fprintf(&b, "%d r%d %s: %s %s %v reason=%q: %s\n", e.ID, e.Revision, e.Actor, e.Kind, e.Subject, e.Nodes, e.Reason, e.Result)
+		}
+	})
+	return b.String()
 }
 
 func describe(r Result) string {

@@ -50,13 +50,16 @@ type state struct {
 	requests   map[string]*storagev1.ResultRecord
 	recent     []cluster.RevisionChanges // the newest revisions, without a gap
 	ended      []endedMove               // oldest first
+	events     []cluster.Event           // oldest first, ids without a gap
 
 	// The command under way.
 	batch   *pebble.Batch
 	err     error // first error of the batch
 	now     time.Time
+	actor   cluster.Actor
 	next    cluster.Revision
 	changes []cluster.Change
+	noted   []cluster.Event
 }
 
 type endedMove struct {
@@ -80,8 +83,9 @@ func newState(limit uint64) *state {
 // begin starts a command: what it writes belongs to revision next.
 func (st *state) begin(cmd *storagev1.Command) {
 	st.now = fromNanos(cmd.GetNowUnixNano())
+	st.actor = actor(cmd.GetActor())
 	st.next = st.revision + 1
-	st.changes = nil
+	st.changes, st.noted = nil, nil
 }
 
 // end finishes a command: when it changed something, its revision, history and request id are written.
@@ -94,6 +98,7 @@ func (st *state) end(cmd *storagev1.Command, r Result) Result {
 	r.Revision, r.Changed = st.revision, true
 	st.set(keyRevision, value64(uint64(st.revision)))
 	st.remember(cmd.GetRequestId(), r)
+	st.writeEvents()
 	st.writeHistory(cluster.RevisionChanges{Revision: st.revision, Changes: st.changes})
 	st.changes = nil
 	return r
@@ -317,7 +322,7 @@ func (st *state) putEnded(r cluster.MoveRecord) {
 	e := endedMove{st.next, r}
 	st.ended = append(st.ended, e)
 	st.set(keyEnded(e.revision, r.Partition), marshal(endedRecord(r)))
-	for len(st.ended) > endedLimit {
+	for len(st.ended) > EndedLimit {
 		st.delete(keyEnded(st.ended[0].revision, st.ended[0].record.Partition))
 		st.ended = st.ended[1:]
 	}
@@ -387,6 +392,13 @@ func (st *state) loadKey(key, value []byte) error {
 		})
 	case prefixClaim:
 		return loadRecord(value, &storagev1.ClaimRecord{}, st.keepClaim)
+	case prefixEvent:
+		if len(key) != 9 {
+			return fmt.Errorf("is damaged")
+		}
+		return loadRecord(value, &storagev1.EventRecord{}, func(r *storagev1.EventRecord) {
+			st.events = append(st.events, event(key, r))
+		})
 	case prefixHistory:
 		return nil // read on demand
 	default:

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/naradctl/naradctl-plane/internal/cluster"
@@ -46,6 +47,7 @@ func (st *state) createTopic(c *storagev1.CreateTopic) Result {
 	}
 	st.putTopic(t)
 	st.addAssignments(t.ID, as)
+	st.event(cluster.EventTopicCreated, t.Name, "", fmt.Sprintf("%d partitions, id %d", t.Partitions, t.ID))
 	return Result{Value: uint64(t.ID)}
 }
 
@@ -92,5 +94,6 @@ func (st *state) deleteTopic(c *storagev1.DeleteTopic) Result {
 	}
 	st.dropAssignments(t.ID)
 	st.dropTopic(t)
+	st.event(cluster.EventTopicDeleted, t.Name, "", fmt.Sprintf("%d partitions, id %d", t.Partitions, t.ID))
 	return Result{Value: uint64(t.ID)}
 }

@@ -292,9 +292,13 @@ func (r *run) progress() cluster.MoveProgress {
 	if st.Phase >= move.Installing {
 		missing = 0
 	}
+	var frozen time.Duration
+	if shown := st.Shown(); st.FrozenAt > 0 && st.Handoff > 0 && (shown == cluster.PhaseFrozen && st.Phase != move.Preparing || shown == cluster.PhaseFlipping) {
+		frozen = st.FrozenFor + r.m.cfg.Now() - st.FrozenAt
+	}
 	return cluster.MoveProgress{
 		Partition: r.p, MoveID: r.move, Phase: st.Shown(), Done: st.Total - min(missing, st.Total), Total: st.Total,
 		BytesPerSecond: st.Bandwidth, Lag: missing, Passes: st.Stats.Passes, Attempt: st.Stats.Attempts,
-		Converged: st.Stats.Converged, NonConverged: st.NonConverged, LastError: st.LastError,
+		Converged: st.Stats.Converged, NonConverged: st.NonConverged, LastError: st.LastError, FrozenFor: frozen,
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/naradctl/naradctl-plane/fsm"
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 	"github.com/naradctl/naradctl-plane/internal/wire"
+	"github.com/naradctl/naradctl-plane/planner"
 	planev1 "github.com/naradctl/naradctl-plane/proto/naradplane/v1"
 )
 
@@ -24,23 +25,52 @@ func (s clusterService) GetClusterStatus(ctx context.Context, _ *planev1.GetClus
 }
 
 func (s clusterService) ListMembers(ctx context.Context, _ *planev1.ListMembersRequest) (*planev1.ListMembersResponse, error) {
-	rev, members, err := s.deps.Controller.Members(ctx)
+	list, err := s.deps.Controller.Members(ctx)
 	if err != nil {
 		return nil, fail(err)
 	}
-	res := &planev1.ListMembersResponse{Revision: uint64(rev)}
-	for _, m := range members {
-		res.Members = append(res.Members, memberMessage(m))
+	res := &planev1.ListMembersResponse{Revision: uint64(list.Revision)}
+	for _, m := range list.Members {
+		res.Members = append(res.Members, memberMessage(m, list.Topics))
 	}
 	return res, nil
 }
 
 func (s clusterService) ListMoves(ctx context.Context, req *planev1.ListMovesRequest) (*planev1.ListMovesResponse, error) {
-	m, err := s.deps.Controller.Moves(ctx, req.GetHistory())
+	m, err := s.deps.Controller.Moves(ctx, req.GetHistory(), int(req.GetHistoryLimit()))
 	if err != nil {
 		return nil, fail(err)
 	}
 	return movesMessage(m), nil
+}
+
+func (s clusterService) PlanMoves(ctx context.Context, req *planev1.PlanMovesRequest) (*planev1.PlanMovesResponse, error) {
+	if len(req.GetDrain()) > maxDrainIDs {
+		return nil, fail(cluster.Invalid("drain", "must be at most %d, are %d", maxDrainIDs, len(req.GetDrain())))
+	}
+	what := planner.WhatIf{Add: int(req.GetAddNodes())}
+	for _, v := range req.GetDrain() {
+		if err := cluster.ValidateNodeID(cluster.NodeID(v)); err != nil {
+			return nil, fail(cluster.Invalid("drain", "%v", err))
+		}
+		what.Drain = append(what.Drain, cluster.NodeID(v))
+	}
+	f, err := s.deps.Controller.PlanMoves(ctx, what)
+	if err != nil {
+		return nil, fail(err)
+	}
+	return planMessage(f), nil
+}
+
+func (s clusterService) ExplainPartition(ctx context.Context, req *planev1.ExplainPartitionRequest) (*planev1.ExplainPartitionResponse, error) {
+	if err := cluster.ValidateTopicName(req.GetTopic()); err != nil {
+		return nil, fail(err)
+	}
+	e, err := s.deps.Controller.Explain(ctx, req.GetTopic(), req.GetIndex())
+	if err != nil {
+		return nil, fail(err)
+	}
+	return explanationMessage(e, req.GetTopic()), nil
 }
 
 func (s clusterService) Decommission(ctx context.Context, req *planev1.DecommissionRequest) (*planev1.DecommissionResponse, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/naradctl/naradctl-plane/consensus"
 	"github.com/naradctl/naradctl-plane/fsm"
 	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/internal/controller"
 	"github.com/naradctl/naradctl-plane/internal/rest"
 	"github.com/naradctl/naradctl-plane/proto/naradplane/v1/planev1connect"
 )
@@ -50,6 +51,8 @@ var leaderOnly = map[string]bool{
 	planev1connect.ClusterServiceGetClusterStatusProcedure:   true,
 	planev1connect.ClusterServiceListMembersProcedure:        true,
 	planev1connect.ClusterServiceListMovesProcedure:          true,
+	planev1connect.ClusterServicePlanMovesProcedure:          true,
+	planev1connect.ClusterServiceExplainPartitionProcedure:   true,
 	planev1connect.ClusterServiceDecommissionProcedure:       true,
 	planev1connect.ClusterServiceCancelDecommissionProcedure: true,
 	planev1connect.ClusterServiceStartMoveProcedure:          true,
@@ -108,6 +111,9 @@ func (s *Server) forward(next http.Handler) http.Handler {
 			r.Out.URL.Scheme, r.Out.URL.Host = s.deps.Scheme, to
 			r.Out.Host = r.In.Host
 			r.Out.Header.Set(hopHeader, strconv.Itoa(hops(r.In)+1))
+			if a, ok := controller.ActorOf(r.In.Context()); ok {
+				r.Out.Header.Set(actorHeader, encodeActor(a))
+			}
 		},
 		Transport: s.deps.Forward,
 		ModifyResponse: func(r *http.Response) error {

@@ -88,7 +88,7 @@ func (s nodeService) RegisterNode(ctx context.Context, req *planev1.RegisterNode
 			"the data directory of node %s belongs to cluster %s, the controllers are of cluster %s: correct its controllers, or give it another data_dir",
 			req.GetNodeId(), id, own))
 	}
-	r, n, err := s.deps.Controller.Register(ctx, controller.Registration{
+	r, n, err := s.deps.Controller.Register(asAgent(ctx, cluster.NodeID(req.GetNodeId())), controller.Registration{
 		Node: cluster.NodeID(req.GetNodeId()), StoreID: cluster.StoreID(req.GetStoreId()),
 		Incarnation: cluster.Incarnation(req.GetIncarnation()), Address: req.GetAddress(), Zone: req.GetZone(),
 		Voter: cluster.ControllerName(req.GetVoter()), Weight: req.GetCapacityWeight(),
@@ -137,6 +137,22 @@ func (s nodeService) ClaimPartitions(ctx context.Context, req *planev1.ClaimPart
 		return nil, fail(err)
 	}
 	return &planev1.ClaimPartitionsResponse{Revision: uint64(r.Revision)}, nil
+}
+
+// asAgent says that a request comes from a node's agent.
+func asAgent(ctx context.Context, id cluster.NodeID) context.Context {
+	a, _ := controller.ActorOf(ctx)
+	a.Kind, a.Name = cluster.ActorAgent, string(id)
+	return controller.WithActor(ctx, a)
+}
+
+// target is the destination of a partition's move; empty when there is none.
+func (s *Server) target(ref *storagev1.PartitionRef) (id cluster.NodeID) {
+	s.deps.Machine.Read(func(r fsm.Reader) {
+		a, _ := r.Assignment(cluster.PartitionID{Topic: cluster.TopicID(ref.GetTopicId()), Index: ref.GetIndex()})
+		id = a.Target
+	})
+	return id
 }
 
 func checkRegistration(req *planev1.RegisterNodeRequest) error {
@@ -337,7 +353,7 @@ func (s nodeService) ForceCompleteMove(ctx context.Context, req *planev1.ForceCo
 	if err != nil {
 		return nil, fail(err)
 	}
-	r, err := s.propose(ctx, &storagev1.Command{Command: &storagev1.Command_ForceCompleteMove{ForceCompleteMove: &storagev1.ForceCompleteMove{
+	r, err := s.propose(asAgent(ctx, s.target(ref)), &storagev1.Command{Command: &storagev1.Command_ForceCompleteMove{ForceCompleteMove: &storagev1.ForceCompleteMove{
 		Partition: ref, MoveId: req.GetMoveId(), SourceIncarnation: req.GetSourceIncarnation(),
 		StagedLeo: req.GetStagedLeo(), ReadHwm: req.GetReadHwm(), AcceptLoss: req.GetAcceptLoss(),
 	}}})

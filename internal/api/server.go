@@ -102,7 +102,7 @@ func New(d Deps) (*Server, error) {
 	mux.HandleFunc("/naradnode.v1.DataService/", s.data)
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
-	s.handler = withWriter(s.forward(mux))
+	s.handler = withWriter(withActor(s.forward(mux)))
 	return s, nil
 }
 

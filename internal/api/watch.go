@@ -68,13 +68,11 @@ func (s nodeService) WatchRoutes(ctx context.Context, req *planev1.WatchRoutesRe
 
 // watch serves one stream until it ends; the error is the handler's.
 func (s *Server) watch(ctx context.Context, after cluster.Revision, f filter, send func(event) error) error {
-	if s.watchers.Add(1) > int64(s.deps.MaxWatchers) {
-		s.watchers.Add(-1)
-		err := cluster.Errorf(cluster.ReasonLimit, "this controller serves %d watches already; ask another one", s.deps.MaxWatchers)
-		err.Field, err.RetryAfter = "watchers", time.Second
+	release, err := s.admitWatch()
+	if err != nil {
 		return fail(err)
 	}
-	defer s.watchers.Add(-1)
+	defer release()
 	// The barrier comes first: a snapshot of a follower that lags could take back what the watcher has
 	// seen elsewhere.
 	if err := s.deps.Controller.Barrier(ctx); err != nil {
@@ -94,6 +92,17 @@ func (s *Server) watch(ctx context.Context, after cluster.Revision, f filter, se
 		s.deps.Machine.Read(f.begin)
 	}
 	return w.follow(ctx)
+}
+
+// admitWatch counts a stream against the limit; release must be called at its end.
+func (s *Server) admitWatch() (release func(), err error) {
+	if s.watchers.Add(1) > int64(s.deps.MaxWatchers) {
+		s.watchers.Add(-1)
+		e := cluster.Errorf(cluster.ReasonLimit, "this controller serves %d watches already; ask another one", s.deps.MaxWatchers)
+		e.Field, e.RetryAfter = "watchers", time.Second
+		return nil, e
+	}
+	return func() { s.watchers.Add(-1) }, nil
 }
 
 type watcher struct {

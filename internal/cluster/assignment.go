@@ -146,4 +146,6 @@ type MoveProgress struct {
 	Converged      bool
 	NonConverged   bool
 	LastError      string
+	// FrozenFor is how long the source has been frozen for this move; zero unless it is.
+	FrozenFor time.Duration
 }

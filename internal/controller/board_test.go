@@ -115,8 +115,8 @@ func TestC30NoPingPongWithinTheCooldown(t *testing.T) {
 		if n := len(l.moving()); n != 0 {
 			t.Fatalf("%d moves, though all partitions moved a moment ago", n)
 		}
-		if s := l.leader().Status(l.ctx); !slices.ContainsFunc(s.Reasons, func(r string) bool { return strings.Contains(r, "move_cooldown=2m0s") }) {
-			t.Fatalf("status says nothing of the cool-down: %q", s.Reasons)
+		if s := l.leader().Status(l.ctx); !slices.ContainsFunc(s.Reasons(), func(r string) bool { return strings.Contains(r, "move_cooldown=2m0s") }) {
+			t.Fatalf("status says nothing of the cool-down: %q", s.Reasons())
 		}
 		l.pass(70 * time.Second)
 		if n := len(l.moving()); n != 4 {
@@ -142,10 +142,10 @@ func TestRebalancingHoldsWhileTooManyAreAway(t *testing.T) {
 		if n := len(l.moving()); n != 0 {
 			t.Fatalf("%d moves for balance with two of five nodes dead", n)
 		}
-		if s := l.leader().Status(l.ctx); !slices.ContainsFunc(s.Reasons, func(r string) bool {
+		if s := l.leader().Status(l.ctx); !slices.ContainsFunc(s.Reasons(), func(r string) bool {
 			return strings.Contains(r, "rebalancing holds: 2 of 5 nodes are dead or silent (max_away_percent=35)")
 		}) {
-			t.Fatalf("status says nothing of the hold: %q", s.Reasons)
+			t.Fatalf("status says nothing of the hold: %q", s.Reasons())
 		}
 		l.settings(func(s *cluster.Settings) { s.MaxAwayPercent = 40 })
 		if n := len(l.moving()); n != 1 {

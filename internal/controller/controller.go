@@ -43,7 +43,7 @@ func New(cfg Config, backend consensus.Backend, machine *fsm.Machine, logger *za
 	c.soft.sizes = map[cluster.PartitionID]cluster.Bytes{}
 	c.soft.dirty = map[cluster.PartitionID]struct{}{}
 	c.soft.proposed = map[cluster.PartitionID]*planner.Move{}
-	c.soft.draining = map[cluster.NodeID][]blocker{}
+	c.soft.draining = map[cluster.NodeID][]Blocker{}
 	c.metrics = newInstruments(c)
 	return c
 }

@@ -15,28 +15,19 @@ import (
 	storagev1 "github.com/naradctl/naradctl-plane/proto/naradplane/storage/v1"
 )
 
-// blocker is one reason why a draining node is not gone yet.
-type blocker struct {
-	sentence string
-	// hard says that waiting alone does not help: somebody must act.
-	hard bool
-}
-
-func sentences(bs []blocker) []string {
-	var out []string
-	for _, b := range bs {
-		out = append(out, b.sentence)
-	}
-	return out
-}
-
 // Drain is what a decommission does, or would do.
 type Drain struct {
 	Revision cluster.Revision
 	Moves    []planner.Move
 	Bytes    cluster.Bytes
-	// Blockers would keep the nodes from leaving.
+	// Blockers would keep the nodes from leaving, in short; Blocked is each partition that could not leave.
 	Blockers []string
+	Blocked  []planner.Blocked
+	// Held says, by partition, what holds moves back for now.
+	Held map[cluster.PartitionID]string
+	// Nodes are all nodes before and after.
+	Nodes    []planner.NodeForesight
+	Estimate Estimate
 	// Topics names the topics of Moves.
 	Topics map[cluster.TopicID]string
 }
@@ -124,22 +115,62 @@ func (c *Controller) setDraining(ctx context.Context, ids []cluster.NodeID, on b
 
 // preflight is the dry run.
 func (c *Controller) preflight(w world, ids []cluster.NodeID) (Drain, error) {
-	now := time.Now()
-	p, err := planner.Drain(c.view(w, now, false), planner.LimitsOf(w.settings), ids)
+	f, err := c.foresee(w, planner.WhatIf{Drain: ids})
 	if err != nil {
 		return Drain{}, err
 	}
-	d := Drain{Revision: w.revision, Moves: p.Moves, Bytes: p.Bytes, Topics: map[cluster.TopicID]string{}}
-	for _, m := range p.Moves {
-		d.Topics[m.Partition.Topic] = w.topics[m.Partition.Topic].Name
+	d := Drain{Revision: w.revision, Nodes: f.Nodes, Topics: f.Topics, Held: map[cluster.PartitionID]string{}}
+	ours := func(from, target cluster.NodeID) bool {
+		return slices.Contains(ids, from) || slices.Contains(ids, target)
 	}
-	d.Blockers = sentences(blockedSentences(w, p.Blocked))
+	add := func(m planner.Move) {
+		if d.Moves = append(d.Moves, m); !m.Cancel() {
+			d.Bytes += m.Bytes
+		}
+	}
+	for _, m := range f.Moves {
+		if ours(m.From, m.OldTarget) {
+			add(m)
+		}
+	}
+	for _, h := range f.Held {
+		if ours(h.Move.From, h.Move.OldTarget) {
+			add(h.Move)
+			d.Held[h.Move.Partition] = h.Why
+		}
+	}
+	for _, b := range f.Blocked {
+		if ours(b.Owner, b.Target) {
+			d.Blocked = append(d.Blocked, b)
+		}
+	}
+	d.Estimate = c.estimateDrain(w, ids, d)
+	d.Blockers = w.shorten(w.plannerBlockers(d.Blocked))
 	for _, id := range ids {
 		if n, ok := w.node(id); ok && n.Status == cluster.NodeDead {
 			d.Blockers = append(d.Blockers, deadSentence(n))
 		}
 	}
+	if w.settings.RebalancePaused && len(d.Moves) > 0 {
+		d.Blockers = append(d.Blockers, "rebalancing is paused")
+	}
 	return d, nil
+}
+
+// estimateDrain is about what leaves the nodes.
+func (c *Controller) estimateDrain(w world, ids []cluster.NodeID, d Drain) Estimate {
+	past, now := c.past(), time.Now()
+	c.soft.Lock()
+	defer c.soft.Unlock()
+	l := c.soft.workload(w, func(id cluster.NodeID) bool { return slices.Contains(ids, id) })
+	l.spread, l.receivers, l.waiting = work{}, nil, 0
+	for _, m := range d.Moves {
+		if !m.Cancel() && !m.Retarget {
+			l.add(m.From, m.To, m.Bytes)
+			l.waiting++
+		}
+	}
+	return c.soft.estimate(l, w.settings, past, now)
 }
 
 // refusals are the guards that the nodes themselves can run into.
@@ -186,20 +217,6 @@ func (c *Controller) voterBlocker(w world, ids []cluster.NodeID) *cluster.Error 
 	return voterGuard(st.Members, st.Self, remove, w.settings.MinVoters, false)
 }
 
-// maxNamed bounds how many partitions are named one by one among the blockers.
-const maxNamed = 10
-
-func blockedSentences(w world, blocked []planner.Blocked) []blocker {
-	var out []blocker
-	for i, b := range blocked {
-		if i == maxNamed {
-			return append(out, blocker{fmt.Sprintf("and %d more partitions", len(blocked)-i), true})
-		}
-		out = append(out, blocker{fmt.Sprintf("partition %s: %s", w.name(b.Partition), b.Reason), true})
-	}
-	return out
-}
-
 func deadSentence(n cluster.Node) string {
 	return fmt.Sprintf("node %s is dead: its ingress queue and quarantine are unknown; start it once more", n.ID)
 }
@@ -207,7 +224,7 @@ func deadSentence(n cluster.Node) string {
 // departures removes the draining nodes that have nothing left, and records what keeps the others.
 func (c *Controller) departures(ctx context.Context) error {
 	w := c.readSummary() // the plan has just changed it
-	all := map[cluster.NodeID][]blocker{}
+	all := map[cluster.NodeID][]Blocker{}
 	var leaving []cluster.Node
 	c.soft.Lock()
 	for _, n := range w.nodes {
@@ -227,53 +244,6 @@ func (c *Controller) departures(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// blockersOf says what keeps a draining node. The caller holds the soft state's lock.
-func (c *Controller) blockersOf(w world, n cluster.Node) []blocker {
-	var out []blocker
-	var mine []planner.Blocked
-	for _, b := range c.soft.blocked {
-		if b.Owner == n.ID || b.Target == n.ID {
-			mine = append(mine, b)
-		}
-	}
-	out = append(out, blockedSentences(w, mine)...)
-	for _, s := range w.removal[n.ID] {
-		out = append(out, blocker{s, false})
-	}
-	if n.Maintenance {
-		out = append(out, blocker{fmt.Sprintf("node %s is in maintenance: nothing moves off it before \"cluster maintenance stop %s\"", n.ID, n.ID), true})
-	}
-	if w.owned[n.ID] > 0 && w.settings.RebalancePaused {
-		out = append(out, blocker{"rebalancing is paused", true})
-	}
-	if n.Status == cluster.NodeDead {
-		return append(out, blocker{deadSentence(n), true})
-	}
-	e := c.soft.sessions[n.ID]
-	if e == nil || e.incarnation != n.Incarnation || e.reported.IsZero() {
-		return append(out, blocker{fmt.Sprintf("node %s has not reported to the present leader yet", n.ID), false})
-	}
-	if k := e.report.IngressRecords; k > 0 {
-		out = append(out, blocker{fmt.Sprintf("ingress queue holds %d records", k), false})
-	} else if !e.report.IngressClosed && w.owned[n.ID] == 0 {
-		// An empty queue of a node that still accepts records is not empty for good.
-		out = append(out, blocker{fmt.Sprintf("node %s still accepts records", n.ID), false})
-	}
-	if k := e.report.Quarantined; k > 0 {
-		out = append(out, blocker{fmt.Sprintf("quarantine holds %d copies: old ones go after reclaim_after, those of a forced promotion once salvaged", k), false})
-	}
-	if len(out) > 0 || n.Voter == "" {
-		return out
-	}
-	st := c.backend.Status()
-	if m, ok := memberByName(st, n.Voter); ok && m.Role == consensus.Voter {
-		if err := voterGuard(st.Members, st.Self, map[consensus.ID]bool{m.ID: true}, w.settings.MinVoters, false); err != nil {
-			out = append(out, blocker{err.Blockers[0], true})
-		}
-	}
-	return out
 }
 
 // depart removes one empty node: its co-located controller first, so that the record of the node names

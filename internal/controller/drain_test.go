@@ -20,13 +20,13 @@ func (l *lab) drain(ids ...cluster.NodeID) (Drain, error) {
 
 func (l *lab) blockers(id cluster.NodeID) []string {
 	l.t.Helper()
-	_, ms, err := l.leader().Members(l.ctx)
+	ms, err := l.leader().Members(l.ctx)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	for _, m := range ms {
+	for _, m := range ms.Members {
 		if m.Node.ID == id {
-			return m.Blockers
+			return m.Short
 		}
 	}
 	l.t.Fatalf("node %s is no member", id)

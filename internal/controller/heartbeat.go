@@ -150,6 +150,9 @@ func (c *Controller) accept(n cluster.Node, arrived time.Time, rep Report, owned
 	e.report, e.reported = rep, time.Now()
 	e.report.Moves = withRates(rep.Moves, before.Moves, e.reported.Sub(at))
 	e.landed = [2]cluster.Bytes{0, e.landed[0]}
+	if !at.IsZero() {
+		e.observeRate(before.Moves, rep.Moves, e.reported, e.reported.Sub(at))
+	}
 	stuck := e.mark()
 	s.touch(e)
 	left := n.Draining && (before.IngressRecords != rep.IngressRecords || before.IngressClosed != rep.IngressClosed ||

@@ -40,6 +40,7 @@ func newInstruments(c *Controller) *instruments {
 	i.retries, _ = m.Int64Counter("naradplane_move_retries_total", metric.WithDescription("Attempts of moves beyond the first."))
 	inFlight, _ := m.Int64ObservableGauge("naradplane_moves_in_flight", metric.WithDescription("Moves by phase."))
 	nodes, _ := m.Int64ObservableGauge("naradplane_nodes", metric.WithDescription("Nodes by status."))
+	drain, _ := m.Int64ObservableGauge("naradplane_drain_blocked", metric.WithDescription("What draining nodes wait for, by reason: partitions, copies or records."))
 	revision, _ := m.Int64ObservableGauge("naradplane_revision", metric.WithDescription("Revision of this controller's state."))
 	i.registration, _ = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		g := c.gauges()
@@ -50,8 +51,11 @@ func newInstruments(c *Controller) *instruments {
 		for status, n := range g.nodes {
 			o.ObserveInt64(nodes, int64(n), metric.WithAttributes(attribute.String("status", status)))
 		}
+		for reason, n := range g.blocked {
+			o.ObserveInt64(drain, int64(n), metric.WithAttributes(attribute.String("reason", reason)))
+		}
 		return nil
-	}, inFlight, nodes, revision)
+	}, inFlight, nodes, drain, revision)
 	i.begin()
 	return i
 }
@@ -78,6 +82,7 @@ type gauges struct {
 	revision cluster.Revision
 	phases   map[cluster.MovePhase]int // nil unless leading
 	nodes    map[string]int            // nil unless leading
+	blocked  map[string]int            // by reason; nil unless leading
 }
 
 func (c *Controller) gauges() gauges {
@@ -117,8 +122,17 @@ func (c *Controller) gauges() gauges {
 			g.nodes["alive"]++
 		}
 	}
+	g.blocked = map[string]int{}
+	for _, reason := range blockReasons {
+		g.blocked[reason] = 0
+	}
 	c.soft.Lock()
 	defer c.soft.Unlock()
+	for _, list := range c.soft.draining {
+		for _, b := range list {
+			g.blocked[b.Reason] += b.Count
+		}
+	}
 	for _, a := range moving {
 		phase := cluster.PhasePending
 		if p, ok := c.soft.progress(a); ok && p.Phase != "" {

@@ -153,7 +153,7 @@ func (c *Controller) plan(ctx context.Context, w world, now time.Time) error {
 	p := c.board.planner.Plan(lim)
 	// Partitions that wait for their confirmation after a restore have no owner in the view; the status tells of them.
 	p.Blocked = slices.DeleteFunc(p.Blocked, func(b planner.Blocked) bool { return b.Owner == "" })
-	s.blocked, s.waiting, s.onHold, s.cooling = p.Blocked, p.Waiting, p.OnHold, p.Cooling
+	s.blocked, s.waiting, s.waitingBytes, s.onHold, s.cooling = p.Blocked, p.Waiting, p.WaitingBytes, p.OnHold, p.Cooling
 	moves := p.Moves[:min(len(p.Moves), max(0, maxProposals-len(s.proposed)))]
 	if len(moves) == 0 {
 		return nil

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -229,7 +228,7 @@ func TestPausedRebalancingPlansNothing(t *testing.T) {
 			t.Fatalf("%d moves while paused", n)
 		}
 		s := l.leader().Status(l.ctx)
-		if s.Verdict != Stalled || s.Next != "naradctl-plane cluster rebalance resume" {
+		if s.Verdict != Stalled || s.Next != nextResume {
 			t.Fatalf("status %+v", s)
 		}
 		l.settings(func(s *cluster.Settings) { s.RebalancePaused = false })
@@ -309,16 +308,16 @@ func TestStatusVerdicts(t *testing.T) {
 			}
 			return s
 		}
-		if s := verdict(OK); s.Next != "" || len(s.Reasons) != 0 || s.Leader != "ctl-1" || s.Voters != 3 || s.Alive != 2 {
+		if s := verdict(OK); s.Next != "" || len(s.Findings) != 0 || s.Leader != "ctl-1" || s.Voters != 3 || s.Alive != 2 {
 			t.Fatalf("status %+v", s)
 		}
 		l.join("c")
 		l.pass(8 * time.Second)
 		verdict(Moving)
 		l.g.SetActive(3, false)
-		if s := verdict(Degraded); !slices.Contains(s.Reasons, "controller ctl-3 is away") {
-			t.Fatalf("reasons %q", s.Reasons)
-		}
+		s := verdict(Degraded)
+		says(t, s, Degraded, "controller ctl-3 is away", "controllers list")
+		says(t, s, Degraded, "of 3 voters 2 are active and 2 are needed", "controllers list")
 		l.g.SetActive(3, true)
 		l.agent("c", func(a *agent) { a.silent = true })
 		l.pass(40 * time.Second)
@@ -326,8 +325,8 @@ func TestStatusVerdicts(t *testing.T) {
 			t.Fatalf("status %+v", s)
 		}
 		l.g.Lead(0)
-		s := l.ctls[1].Status(l.ctx)
-		if s.Verdict != NoLeader || len(s.Reasons) == 0 || s.Next == "" || s.Partitions != 4 {
+		s = l.ctls[1].Status(l.ctx)
+		if s.Verdict != NoLeader || len(s.Findings) == 0 || s.Next == "" || s.Partitions != 4 {
 			t.Fatalf("without a leader: %+v", s)
 		}
 	})

@@ -28,6 +28,7 @@ func noLeader(format string, args ...any) *cluster.Error {
 // or may yet be (invariant I8).
 func (c *Controller) Propose(ctx context.Context, cmd *storagev1.Command) (fsm.Result, error) {
 	cmd.NowUnixNano = time.Now().UnixNano()
+	cmd.Actor = fsm.ActorRecord(c.actor(ctx))
 	b, err := fsm.Encode(cmd)
 	if err != nil {
 		return fsm.Result{}, cluster.Errorf(cluster.ReasonInvalid, "%v", err)

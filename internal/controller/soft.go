@@ -30,6 +30,9 @@ type session struct {
 	report  Report
 	// reported is when report arrived; zero when there is none.
 	reported time.Time
+	// rate is what the node copies as a destination, in bytes per second, smoothed, as of rateAt.
+	rate   float64
+	rateAt time.Time
 	// sizes says that the sizes of all its partitions were reported to this leader.
 	sizes bool
 	// orders are for the node's next heartbeats.
@@ -69,6 +72,8 @@ type soft struct {
 	sizes    map[cluster.PartitionID]cluster.Bytes
 	blocked  []planner.Blocked
 	waiting  int
+	// waitingBytes is the size of what waits.
+	waitingBytes cluster.Bytes
 	// onHold and cooling are what the last plan kept from moving for balance, away how many nodes are the reason.
 	onHold, cooling, away int
 	// dirty are the partitions that a report changed since the last round.
@@ -78,7 +83,7 @@ type soft struct {
 	// retry is when planning goes on after proposals failed.
 	retry time.Time
 	// draining holds what keeps each draining node from leaving, as of the last round.
-	draining map[cluster.NodeID][]blocker
+	draining map[cluster.NodeID][]Blocker
 	held     bool // planning waits for reports
 }
 
@@ -101,8 +106,8 @@ func (c *Controller) adopt(term uint64) {
 	// What an earlier term proposed is applied by now or will never be: invariant I8 is kept by the barrier.
 	s.proposed = map[cluster.PartitionID]*planner.Move{}
 	s.retry, s.onHold, s.cooling, s.away = time.Time{}, 0, 0, 0
-	s.blocked, s.waiting, s.held = nil, 0, true
-	s.draining = map[cluster.NodeID][]blocker{}
+	s.blocked, s.waiting, s.waitingBytes, s.held = nil, 0, 0, true
+	s.draining = map[cluster.NodeID][]Blocker{}
 	c.machine.Read(func(r fsm.Reader) {
 		for _, n := range r.Nodes() {
 			e := &session{incarnation: n.Incarnation, last: now, dead: n.Status == cluster.NodeDead}

@@ -2,8 +2,6 @@ package controller
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/naradctl/naradctl-plane/consensus"
@@ -11,201 +9,6 @@ import (
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 	"github.com/naradctl/naradctl-plane/planner"
 )
-
-// Verdict is the cluster's status in one word.
-type Verdict uint8
-
-// The values of Verdict, worst last.
-const (
-	OK       Verdict = iota + 1
-	Moving           // moves run, nothing is wrong
-	Stalled          // something should move and can't
-	Degraded         // something is dead or away
-	NoLeader         // the controllers have no leader
-)
-
-// Status is one screen.
-type Status struct {
-	Revision cluster.Revision
-	Verdict  Verdict
-	// Reasons say why the verdict is not OK, one sentence each, the worst first.
-	Reasons []string
-	// Next is the command to run next; empty when there is none.
-	Next               string
-	Leader             cluster.ControllerName
-	Term               uint64
-	Voters, Learners   int
-	Alive, Dead        int
-	Draining           int
-	Topics, Partitions int
-	Moves, Blocked     int
-	// Waiting are moves that should be made and don't fit the limits, or wait for the end of a pause.
-	Waiting int
-	Bytes   cluster.Bytes
-}
-
-// Status judges the cluster. It never fails: without a leader it says so, from the local state.
-func (c *Controller) Status(ctx context.Context) Status {
-	_, err := c.Confirm(ctx)
-	w, st, now := c.readWorld(), c.backend.Status(), time.Now()
-	s := Status{Revision: w.revision, Term: st.Term, Topics: len(w.topics), Partitions: len(w.assignments)}
-	j := judge{}
-	for _, m := range st.Members {
-		if m.Role == consensus.Learner {
-			s.Learners++
-			continue
-		}
-		s.Voters++
-		if err == nil && !m.Active && m.ID != st.Self {
-			j.add(Degraded, "naradctl-plane cluster controllers list", "controller %s is away", m.Name)
-		}
-	}
-	for _, n := range w.nodes {
-		if n.Status == cluster.NodeDead {
-			s.Dead++
-			j.add(Degraded, "naradctl-plane cluster members", "node %s is dead and owns %d partitions", n.ID, w.owned[n.ID])
-		} else {
-			s.Alive++
-		}
-		if n.Draining {
-			s.Draining++
-		}
-		if n.Maintenance {
-			j.add(Moving, "", "node %s is in maintenance%s", n.ID, because(n.MaintenanceReason))
-		}
-	}
-	judgeRestore(&j, w)
-	for _, a := range w.assignments {
-		if a.Moving() {
-			s.Moves++
-		}
-	}
-	if err != nil {
-		s.Verdict, s.Next = NoLeader, "naradctl-plane cluster controllers list"
-		s.Reasons = append([]string{fmt.Sprintf("the controllers have no leader: %v", err)}, j.reasons()...)
-		return s
-	}
-	s.Leader = c.cfg.Name
-	c.judgeSoft(&s, &j, w, now)
-	if s.Moves > 0 {
-		j.add(Moving, "", "moves in flight: %d", s.Moves)
-	}
-	s.Verdict, s.Next, s.Reasons = j.verdict(), j.next(), j.reasons()
-	return s
-}
-
-func because(reason string) string {
-	if reason == "" {
-		return ""
-	}
-	return ": " + reason
-}
-
-// judgeRestore says which partitions nobody serves since a restore, and who has not said what it holds.
-func judgeRestore(j *judge, w world) {
-	waiting, first := 0, ""
-	for _, a := range w.assignments {
-		if a.Unconfirmed {
-			if waiting++; first == "" {
-				first = w.name(a.Partition)
-			}
-		}
-	}
-	if waiting == 0 {
-		return
-	}
-	var silent []string
-	for _, n := range w.nodes {
-		if n.Unclaimed {
-			silent = append(silent, string(n.ID))
-		}
-	}
-	next := "naradctl-plane cluster members"
-	if len(silent) == 0 {
-		next = "naradctl-plane cluster partition adopt " + first + " --from NODE"
-	}
-	j.add(Degraded, next, "%d partitions, such as %s, wait for their confirmation since the restore from a backup; not heard of what they hold: %s",
-		waiting, first, orNone(silent))
-}
-
-func orNone(list []string) string {
-	if len(list) == 0 {
-		return "none"
-	}
-	return strings.Join(list, ", ")
-}
-
-// judgeSoft adds what only the leader knows.
-func (c *Controller) judgeSoft(s *Status, j *judge, w world, now time.Time) {
-	c.soft.Lock()
-	defer c.soft.Unlock()
-	for _, b := range c.soft.sizes {
-		s.Bytes += b
-	}
-	s.Blocked, s.Waiting = len(c.soft.blocked), c.soft.waiting
-	for _, n := range w.nodes {
-		e := c.soft.sessions[n.ID]
-		if n.Status != cluster.NodeAlive || e == nil {
-			continue
-		}
-		if silence := now.Sub(e.last); silence > c.cfg.LeaseTTL {
-			j.add(Degraded, "naradctl-plane cluster members", "node %s has been silent for %s", n.ID, silence.Round(time.Second))
-		}
-	}
-	const why = "naradctl-plane cluster moves"
-	for _, b := range blockedSentences(w, c.soft.blocked) {
-		j.add(Stalled, why, "%s", b.sentence)
-	}
-	if w.settings.RebalancePaused && c.soft.waiting > 0 {
-		j.add(Stalled, "naradctl-plane cluster rebalance resume", "rebalancing is paused: %d moves wait", c.soft.waiting)
-	} else if c.soft.waiting > 0 {
-		j.add(Moving, "", "%d moves wait for a slot", c.soft.waiting)
-	}
-	c.soft.judgeHold(j, w)
-	for _, n := range w.nodes {
-		if !n.Draining {
-			continue
-		}
-		j.add(Moving, "", "node %s is draining", n.ID)
-		for _, b := range c.soft.draining[n.ID] {
-			if b.hard {
-				j.add(Stalled, "naradctl-plane cluster members", "node %s can't leave: %s", n.ID, b.sentence)
-			}
-		}
-	}
-}
-
-// judge collects findings; the worst one gives the verdict.
-type judge struct {
-	found [NoLeader + 1][]string
-	cmd   [NoLeader + 1]string
-}
-
-func (j *judge) add(v Verdict, next, format string, args ...any) {
-	j.found[v] = append(j.found[v], fmt.Sprintf(format, args...))
-	if j.cmd[v] == "" {
-		j.cmd[v] = next
-	}
-}
-
-func (j *judge) verdict() Verdict {
-	for v := NoLeader; v > OK; v-- {
-		if len(j.found[v]) > 0 {
-			return v
-		}
-	}
-	return OK
-}
-
-func (j *judge) next() string { return j.cmd[j.verdict()] }
-
-func (j *judge) reasons() []string {
-	var out []string
-	for v := NoLeader; v > OK; v-- {
-		out = append(out, j.found[v]...)
-	}
-	return out
-}
 
 // Member is a node with its soft state.
 type Member struct {
@@ -215,16 +18,28 @@ type Member struct {
 	Bytes                    cluster.Bytes
 	Report                   Report
 	// Silence is since the leader last heard of the node; negative when it never did.
-	Silence  time.Duration
-	Blockers []string
+	Silence time.Duration
+	// Blockers keep a draining node from leaving, all of them; Short is for people.
+	Blockers []Blocker
+	Short    []string
+	// Drain is of what a draining node still has to give away; nil when it is not draining.
+	Drain *Estimate
+}
+
+// Members are the nodes by id.
+type Members struct {
+	Revision cluster.Revision
+	Members  []Member
+	// Topics names the topics that exist.
+	Topics map[cluster.TopicID]string
 }
 
 // Members lists the nodes by id. ReasonNoLeader when this member does not lead.
-func (c *Controller) Members(ctx context.Context) (cluster.Revision, []Member, error) {
+func (c *Controller) Members(ctx context.Context) (Members, error) {
 	if _, err := c.Confirm(ctx); err != nil {
-		return 0, nil, err
+		return Members{}, err
 	}
-	w, now := c.readWorld(), time.Now()
+	w, now, past := c.readWorld(), time.Now(), c.past()
 	var outcomes []cluster.Outcome
 	c.machine.Read(func(r fsm.Reader) { outcomes = r.Outcomes() })
 	c.soft.Lock()
@@ -244,7 +59,10 @@ func (c *Controller) Members(ctx context.Context) (cluster.Revision, []Member, e
 			m.Silence = now.Sub(e.last)
 		}
 		if n.Draining {
-			m.Blockers = sentences(c.blockersOf(w, n))
+			m.Blockers = c.blockersOf(w, n)
+			m.Short = w.shorten(m.Blockers)
+			e := c.soft.estimate(c.soft.workload(w, func(id cluster.NodeID) bool { return id == n.ID }), w.settings, past, now)
+			m.Drain = &e
 		}
 	}
 	for _, a := range w.assignments {
@@ -262,7 +80,7 @@ func (c *Controller) Members(ctx context.Context) (cluster.Revision, []Member, e
 			m.Unopened++
 		}
 	}
-	return w.revision, out, nil
+	return Members{w.revision, out, w.topicNames()}, nil
 }
 
 // Move is a move in flight.
@@ -279,26 +97,34 @@ type Moves struct {
 	Revision cluster.Revision
 	Moves    []Move
 	Blocked  []planner.Blocked
-	History  []cluster.MoveRecord
+	// History are ended moves, oldest first; Kept is how many are remembered.
+	History []cluster.MoveRecord
+	Kept    int
+	// Estimate is of all moves in flight and waiting.
+	Estimate Estimate
 	// Topics names the topics of the above that exist.
 	Topics map[cluster.TopicID]string
 }
 
-// Moves lists moves. ReasonNoLeader when this member does not lead.
-func (c *Controller) Moves(ctx context.Context, history bool) (Moves, error) {
+// Moves lists moves, and with history the newest limit ended ones (zero: all). ReasonNoLeader when this member does
+// not lead.
+func (c *Controller) Moves(ctx context.Context, history bool, limit int) (Moves, error) {
 	if _, err := c.Confirm(ctx); err != nil {
 		return Moves{}, err
 	}
 	w := c.readWorld()
-	out := Moves{Revision: w.revision, Topics: map[cluster.TopicID]string{}}
-	for id, t := range w.topics {
-		out.Topics[id] = t.Name
-	}
-	if history {
-		c.machine.Read(func(r fsm.Reader) { out.History = r.MoveHistory() })
-	}
+	out := Moves{Revision: w.revision, Topics: w.topicNames()}
+	c.machine.Read(func(r fsm.Reader) {
+		if history {
+			out.History, out.Kept = r.NewestMoves(limit)
+		} else {
+			_, out.Kept = r.NewestMoves(1)
+		}
+	})
+	past, now := c.past(), time.Now()
 	c.soft.Lock()
 	defer c.soft.Unlock()
+	out.Estimate = c.soft.estimate(c.soft.workload(w, nil), w.settings, past, now)
 	out.Blocked = c.soft.blocked
 	for _, a := range w.assignments {
 		if !a.Moving() {

@@ -19,7 +19,7 @@ type world struct {
 	controllers []cluster.Controller
 	owned       map[cluster.NodeID]int
 	// removal is what the state machine would refuse the removal of a draining node for.
-	removal map[cluster.NodeID][]string
+	removal map[cluster.NodeID][]fsm.RemovalBlocker
 }
 
 func (c *Controller) readWorld() world {
@@ -35,7 +35,7 @@ func summary(r fsm.Reader) world {
 	w := world{
 		revision: r.Revision(), nodes: r.Nodes(), settings: r.Settings(),
 		controllers: r.Controllers(), topics: map[cluster.TopicID]cluster.Topic{},
-		owned: map[cluster.NodeID]int{}, removal: map[cluster.NodeID][]string{},
+		owned: map[cluster.NodeID]int{}, removal: map[cluster.NodeID][]fsm.RemovalBlocker{},
 	}
 	for _, t := range r.Topics() {
 		w.topics[t.ID] = t

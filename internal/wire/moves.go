@@ -208,7 +208,7 @@ func MovePhaseFromProto(p planev1.MovePhase) cluster.MovePhase {
 
 // MoveProgressToProto converts a running move's report.
 func MoveProgressToProto(p cluster.MoveProgress) *planev1.MoveProgress {
-	return &planev1.MoveProgress{
+	out := &planev1.MoveProgress{
 		Partition:      PartitionToProto(p.Partition),
 		MoveId:         uint64(p.MoveID),
 		Phase:          MovePhaseToProto(p.Phase),
@@ -222,6 +222,10 @@ func MoveProgressToProto(p cluster.MoveProgress) *planev1.MoveProgress {
 		NonConverged:   p.NonConverged,
 		LastError:      p.LastError,
 	}
+	if p.FrozenFor > 0 {
+		out.FrozenFor = durationpb.New(p.FrozenFor)
+	}
+	return out
 }
 
 // MoveProgressFromProto converts a running move's report.
@@ -239,5 +243,6 @@ func MoveProgressFromProto(p *planev1.MoveProgress) cluster.MoveProgress {
 		Converged:      p.GetConverged(),
 		NonConverged:   p.GetNonConverged(),
 		LastError:      p.GetLastError(),
+		FrozenFor:      p.GetFrozenFor().AsDuration(),
 	}
 }

@@ -52,7 +52,7 @@ var allowed = map[string][]string{
 	"internal/controller": {"internal/cluster", "internal/faults", "planner", "fsm", "consensus", storagev1},
 	"internal/rest":       {"internal/cluster", "internal/apierr", planev1, "proto/openapi"},
 	"internal/api": {"internal/cluster", "internal/faults", "internal/wire", "internal/apierr", "internal/rest", "internal/controller", "fsm", "consensus",
-		storagev1, planev1, planeRPC},
+		"planner", storagev1, planev1, planeRPC},
 
 	// What other programs import: it stands on the contract alone.
 	"client": {planev1, planeRPC, nodev1, nodeRPC},

@@ -177,7 +177,7 @@ func (c *controller) stuck(a cluster.Assignment) bool {
 // departures removes who has drained. The state machine has the last word; nodes report an empty quarantine.
 func (c *controller) departures(p *proc, nodes []cluster.Node) {
 	for _, n := range nodes {
-		var blockers []string
+		var blockers []fsm.RemovalBlocker
 		c.machine.Read(func(r fsm.Reader) { blockers = r.RemovalBlockers(n.ID) })
 		if !n.Draining || n.Status != cluster.NodeAlive || len(blockers) > 0 || !c.w.ops.mayLeave(n.ID) {
 			continue

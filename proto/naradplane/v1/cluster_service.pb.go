@@ -89,6 +89,75 @@ func (ClusterVerdict) EnumDescriptor() ([]byte, []int) {
 	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{0}
 }
 
+// PlacementState says how a partition stands to where it should be.
+type PlacementState int32
+
+const (
+	// Never sent.
+	PlacementState_PLACEMENT_STATE_UNSPECIFIED PlacementState = 0
+	// It is where it should be.
+	PlacementState_PLACEMENT_STATE_SETTLED PlacementState = 1
+	// A move is in flight.
+	PlacementState_PLACEMENT_STATE_MOVING PlacementState = 2
+	// A move begins with the next round of the planner.
+	PlacementState_PLACEMENT_STATE_PLANNED PlacementState = 3
+	// It should move; a limit holds it back for now.
+	PlacementState_PLACEMENT_STATE_HELD_BACK PlacementState = 4
+	// It should move and can't.
+	PlacementState_PLACEMENT_STATE_STUCK PlacementState = 5
+	// It can't be moved where it is, and need not.
+	PlacementState_PLACEMENT_STATE_PINNED PlacementState = 6
+)
+
+// Enum value maps for PlacementState.
+var (
+	PlacementState_name = map[int32]string{
+		0: "PLACEMENT_STATE_UNSPECIFIED",
+		1: "PLACEMENT_STATE_SETTLED",
+		2: "PLACEMENT_STATE_MOVING",
+		3: "PLACEMENT_STATE_PLANNED",
+		4: "PLACEMENT_STATE_HELD_BACK",
+		5: "PLACEMENT_STATE_STUCK",
+		6: "PLACEMENT_STATE_PINNED",
+	}
+	PlacementState_value = map[string]int32{
+		"PLACEMENT_STATE_UNSPECIFIED": 0,
+		"PLACEMENT_STATE_SETTLED":     1,
+		"PLACEMENT_STATE_MOVING":      2,
+		"PLACEMENT_STATE_PLANNED":     3,
+		"PLACEMENT_STATE_HELD_BACK":   4,
+		"PLACEMENT_STATE_STUCK":       5,
+		"PLACEMENT_STATE_PINNED":      6,
+	}
+)
+
+func (x PlacementState) Enum() *PlacementState {
+	p := new(PlacementState)
+	*p = x
+	return p
+}
+
+func (x PlacementState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PlacementState) Descriptor() protoreflect.EnumDescriptor {
+	return file_naradplane_v1_cluster_service_proto_enumTypes[1].Descriptor()
+}
+
+func (PlacementState) Type() protoreflect.EnumType {
+	return &file_naradplane_v1_cluster_service_proto_enumTypes[1]
+}
+
+func (x PlacementState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PlacementState.Descriptor instead.
+func (PlacementState) EnumDescriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{1}
+}
+
 // GetClusterStatusRequest asks for the status.
 type GetClusterStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -150,7 +219,11 @@ type GetClusterStatusResponse struct {
 	MovesBlocked  uint32 `protobuf:"varint,16,opt,name=moves_blocked,json=movesBlocked,proto3" json:"moves_blocked,omitempty"`
 	Bytes         uint64 `protobuf:"varint,17,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// Moves that should be made and don't fit the limits, or wait while rebalancing is paused.
-	MovesWaiting  uint32 `protobuf:"varint,18,opt,name=moves_waiting,json=movesWaiting,proto3" json:"moves_waiting,omitempty"`
+	MovesWaiting uint32 `protobuf:"varint,18,opt,name=moves_waiting,json=movesWaiting,proto3" json:"moves_waiting,omitempty"`
+	// The reasons, each with its own verdict and the command to run next; the worst first.
+	Findings []*StatusFinding `protobuf:"bytes,19,rep,name=findings,proto3" json:"findings,omitempty"`
+	// Of all moves in flight and waiting; absent when there are none.
+	Estimate      *Estimate `protobuf:"bytes,20,opt,name=estimate,proto3" json:"estimate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -311,6 +384,82 @@ func (x *GetClusterStatusResponse) GetMovesWaiting() uint32 {
 	return 0
 }
 
+func (x *GetClusterStatusResponse) GetFindings() []*StatusFinding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *GetClusterStatusResponse) GetEstimate() *Estimate {
+	if x != nil {
+		return x.Estimate
+	}
+	return nil
+}
+
+// StatusFinding is one thing that is not as it should be, or that goes on.
+type StatusFinding struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Verdict ClusterVerdict         `protobuf:"varint,1,opt,name=verdict,proto3,enum=naradplane.v1.ClusterVerdict" json:"verdict,omitempty"`
+	Text    string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// Empty when there is nothing to do.
+	NextCommand   string `protobuf:"bytes,3,opt,name=next_command,json=nextCommand,proto3" json:"next_command,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusFinding) Reset() {
+	*x = StatusFinding{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusFinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusFinding) ProtoMessage() {}
+
+func (x *StatusFinding) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusFinding.ProtoReflect.Descriptor instead.
+func (*StatusFinding) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *StatusFinding) GetVerdict() ClusterVerdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return ClusterVerdict_CLUSTER_VERDICT_UNSPECIFIED
+}
+
+func (x *StatusFinding) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *StatusFinding) GetNextCommand() string {
+	if x != nil {
+		return x.NextCommand
+	}
+	return ""
+}
+
 // ListMembersRequest asks for all nodes.
 type ListMembersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -320,7 +469,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[2]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -332,7 +481,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[2]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -345,7 +494,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{2}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{3}
 }
 
 // Member is a node with its soft state.
@@ -366,14 +515,18 @@ type Member struct {
 	// Why a draining node is not gone yet, one sentence each.
 	Blockers []string `protobuf:"bytes,12,rep,name=blockers,proto3" json:"blockers,omitempty"`
 	// Copies it gave away that their new owner has not opened yet.
-	Unopened      uint32 `protobuf:"varint,13,opt,name=unopened,proto3" json:"unopened,omitempty"`
+	Unopened uint32 `protobuf:"varint,13,opt,name=unopened,proto3" json:"unopened,omitempty"`
+	// All that keeps a draining node, by partition where it is about one; blockers has the same in short.
+	DrainBlockers []*DrainBlocker `protobuf:"bytes,14,rep,name=drain_blockers,json=drainBlockers,proto3" json:"drain_blockers,omitempty"`
+	// Of what a draining node still has to give away; absent when it is not draining.
+	Drain         *Estimate `protobuf:"bytes,15,opt,name=drain,proto3" json:"drain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[3]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -385,7 +538,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[3]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -398,7 +551,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{3}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Member) GetNode() *Node {
@@ -492,6 +645,103 @@ func (x *Member) GetUnopened() uint32 {
 	return 0
 }
 
+func (x *Member) GetDrainBlockers() []*DrainBlocker {
+	if x != nil {
+		return x.DrainBlockers
+	}
+	return nil
+}
+
+func (x *Member) GetDrain() *Estimate {
+	if x != nil {
+		return x.Drain
+	}
+	return nil
+}
+
+// DrainBlocker is one thing that a draining node waits for.
+type DrainBlocker struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent when it is not about one partition.
+	Partition *Partition `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// One of few words, which naradplane_drain_blocked has as its label: owner_dead, no_receivers, no_space,
+	// paused, move_blocked, move_retrying, owned, inbound, unopened, not_salvaged, node_dead, not_reported,
+	// ingress, accepts_records, quarantine, voter_guard, other.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Text   string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	// It does not pass by waiting: somebody must act.
+	Act bool `protobuf:"varint,4,opt,name=act,proto3" json:"act,omitempty"`
+	// Of partitions, copies or records.
+	Count         uint64 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainBlocker) Reset() {
+	*x = DrainBlocker{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainBlocker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainBlocker) ProtoMessage() {}
+
+func (x *DrainBlocker) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainBlocker.ProtoReflect.Descriptor instead.
+func (*DrainBlocker) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DrainBlocker) GetPartition() *Partition {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *DrainBlocker) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DrainBlocker) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *DrainBlocker) GetAct() bool {
+	if x != nil {
+		return x.Act
+	}
+	return false
+}
+
+func (x *DrainBlocker) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // ListMembersResponse lists nodes.
 type ListMembersResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -503,7 +753,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[4]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -515,7 +765,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[4]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -528,7 +778,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{4}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListMembersResponse) GetRevision() uint64 {
@@ -549,14 +799,16 @@ func (x *ListMembersResponse) GetMembers() []*Member {
 type ListMovesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Also ended moves, newest last.
-	History       bool `protobuf:"varint,1,opt,name=history,proto3" json:"history,omitempty"`
+	History bool `protobuf:"varint,1,opt,name=history,proto3" json:"history,omitempty"`
+	// The newest so many of them; zero is all that are kept.
+	HistoryLimit  uint32 `protobuf:"varint,2,opt,name=history_limit,json=historyLimit,proto3" json:"history_limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListMovesRequest) Reset() {
 	*x = ListMovesRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -568,7 +820,7 @@ func (x *ListMovesRequest) String() string {
 func (*ListMovesRequest) ProtoMessage() {}
 
 func (x *ListMovesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -581,7 +833,7 @@ func (x *ListMovesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMovesRequest.ProtoReflect.Descriptor instead.
 func (*ListMovesRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{5}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListMovesRequest) GetHistory() bool {
@@ -589,6 +841,13 @@ func (x *ListMovesRequest) GetHistory() bool {
 		return x.History
 	}
 	return false
+}
+
+func (x *ListMovesRequest) GetHistoryLimit() uint32 {
+	if x != nil {
+		return x.HistoryLimit
+	}
+	return 0
 }
 
 // Move is a move in flight.
@@ -605,7 +864,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[6]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -617,7 +876,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[6]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -630,7 +889,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{6}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Move) GetAssignment() *Assignment {
@@ -667,7 +926,7 @@ type BlockedMove struct {
 
 func (x *BlockedMove) Reset() {
 	*x = BlockedMove{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[7]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -679,7 +938,7 @@ func (x *BlockedMove) String() string {
 func (*BlockedMove) ProtoMessage() {}
 
 func (x *BlockedMove) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[7]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -692,7 +951,7 @@ func (x *BlockedMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockedMove.ProtoReflect.Descriptor instead.
 func (*BlockedMove) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{7}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *BlockedMove) GetPartition() *Partition {
@@ -725,18 +984,23 @@ func (x *BlockedMove) GetReason() string {
 
 // ListMovesResponse lists moves.
 type ListMovesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	Moves         []*Move                `protobuf:"bytes,2,rep,name=moves,proto3" json:"moves,omitempty"`
-	Blocked       []*BlockedMove         `protobuf:"bytes,3,rep,name=blocked,proto3" json:"blocked,omitempty"`
-	History       []*MoveRecord          `protobuf:"bytes,4,rep,name=history,proto3" json:"history,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Moves    []*Move                `protobuf:"bytes,2,rep,name=moves,proto3" json:"moves,omitempty"`
+	Blocked  []*BlockedMove         `protobuf:"bytes,3,rep,name=blocked,proto3" json:"blocked,omitempty"`
+	History  []*MoveRecord          `protobuf:"bytes,4,rep,name=history,proto3" json:"history,omitempty"`
+	// How many ended moves are kept now, and at most.
+	HistoryKept      uint32 `protobuf:"varint,5,opt,name=history_kept,json=historyKept,proto3" json:"history_kept,omitempty"`
+	HistoryKeptLimit uint32 `protobuf:"varint,6,opt,name=history_kept_limit,json=historyKeptLimit,proto3" json:"history_kept_limit,omitempty"`
+	// Of all moves in flight and waiting.
+	Estimate      *Estimate `protobuf:"bytes,7,opt,name=estimate,proto3" json:"estimate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListMovesResponse) Reset() {
 	*x = ListMovesResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[8]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +1012,7 @@ func (x *ListMovesResponse) String() string {
 func (*ListMovesResponse) ProtoMessage() {}
 
 func (x *ListMovesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[8]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +1025,7 @@ func (x *ListMovesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMovesResponse.ProtoReflect.Descriptor instead.
 func (*ListMovesResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{8}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListMovesResponse) GetRevision() uint64 {
@@ -792,6 +1056,27 @@ func (x *ListMovesResponse) GetHistory() []*MoveRecord {
 	return nil
 }
 
+func (x *ListMovesResponse) GetHistoryKept() uint32 {
+	if x != nil {
+		return x.HistoryKept
+	}
+	return 0
+}
+
+func (x *ListMovesResponse) GetHistoryKeptLimit() uint32 {
+	if x != nil {
+		return x.HistoryKeptLimit
+	}
+	return 0
+}
+
+func (x *ListMovesResponse) GetEstimate() *Estimate {
+	if x != nil {
+		return x.Estimate
+	}
+	return nil
+}
+
 // DecommissionRequest names the nodes.
 type DecommissionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -809,7 +1094,7 @@ type DecommissionRequest struct {
 
 func (x *DecommissionRequest) Reset() {
 	*x = DecommissionRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[9]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +1106,7 @@ func (x *DecommissionRequest) String() string {
 func (*DecommissionRequest) ProtoMessage() {}
 
 func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[9]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +1119,7 @@ func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionRequest.ProtoReflect.Descriptor instead.
 func (*DecommissionRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{9}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DecommissionRequest) GetId() string {
@@ -872,21 +1157,26 @@ func (x *DecommissionRequest) GetRequestId() string {
 	return ""
 }
 
-// PlannedMove is one move of a dry run.
+// PlannedMove is one move of a plan.
 type PlannedMove struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Partition     *Partition             `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
-	From          string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
-	To            string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
-	Bytes         uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Partition *Partition             `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	From      string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	// Empty when a move is cancelled: the partition stays.
+	To     string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	Bytes  uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The present target that is replaced or given up; empty for a new move.
+	OldTarget string `protobuf:"bytes,6,opt,name=old_target,json=oldTarget,proto3" json:"old_target,omitempty"`
+	// What holds it back for now; empty when it begins at once.
+	Waits         string `protobuf:"bytes,7,opt,name=waits,proto3" json:"waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlannedMove) Reset() {
 	*x = PlannedMove{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[10]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +1188,7 @@ func (x *PlannedMove) String() string {
 func (*PlannedMove) ProtoMessage() {}
 
 func (x *PlannedMove) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[10]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +1201,7 @@ func (x *PlannedMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedMove.ProtoReflect.Descriptor instead.
 func (*PlannedMove) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{10}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PlannedMove) GetPartition() *Partition {
@@ -949,6 +1239,20 @@ func (x *PlannedMove) GetReason() string {
 	return ""
 }
 
+func (x *PlannedMove) GetOldTarget() string {
+	if x != nil {
+		return x.OldTarget
+	}
+	return ""
+}
+
+func (x *PlannedMove) GetWaits() string {
+	if x != nil {
+		return x.Waits
+	}
+	return ""
+}
+
 // DecommissionResponse says what happens.
 type DecommissionResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -957,14 +1261,19 @@ type DecommissionResponse struct {
 	Moves    []*PlannedMove         `protobuf:"bytes,3,rep,name=moves,proto3" json:"moves,omitempty"`
 	Bytes    uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// What would keep the nodes from leaving; empty when nothing would.
-	Blockers      []string `protobuf:"bytes,5,rep,name=blockers,proto3" json:"blockers,omitempty"`
+	Blockers []string `protobuf:"bytes,5,rep,name=blockers,proto3" json:"blockers,omitempty"`
+	// All nodes by id, before and after.
+	Nodes    []*NodeForesight `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Estimate *Estimate        `protobuf:"bytes,7,opt,name=estimate,proto3" json:"estimate,omitempty"`
+	// Every partition that could not leave, and why.
+	Blocked       []*BlockedMove `protobuf:"bytes,8,rep,name=blocked,proto3" json:"blocked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DecommissionResponse) Reset() {
 	*x = DecommissionResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[11]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1285,7 @@ func (x *DecommissionResponse) String() string {
 func (*DecommissionResponse) ProtoMessage() {}
 
 func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[11]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1298,7 @@ func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionResponse.ProtoReflect.Descriptor instead.
 func (*DecommissionResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{11}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DecommissionResponse) GetRevision() uint64 {
@@ -1027,6 +1336,27 @@ func (x *DecommissionResponse) GetBlockers() []string {
 	return nil
 }
 
+func (x *DecommissionResponse) GetNodes() []*NodeForesight {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *DecommissionResponse) GetEstimate() *Estimate {
+	if x != nil {
+		return x.Estimate
+	}
+	return nil
+}
+
+func (x *DecommissionResponse) GetBlocked() []*BlockedMove {
+	if x != nil {
+		return x.Blocked
+	}
+	return nil
+}
+
 // CancelDecommissionRequest names a node.
 type CancelDecommissionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1039,7 +1369,7 @@ type CancelDecommissionRequest struct {
 
 func (x *CancelDecommissionRequest) Reset() {
 	*x = CancelDecommissionRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[12]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1051,7 +1381,7 @@ func (x *CancelDecommissionRequest) String() string {
 func (*CancelDecommissionRequest) ProtoMessage() {}
 
 func (x *CancelDecommissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[12]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1064,7 +1394,7 @@ func (x *CancelDecommissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelDecommissionRequest.ProtoReflect.Descriptor instead.
 func (*CancelDecommissionRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{12}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CancelDecommissionRequest) GetId() string {
@@ -1091,7 +1421,7 @@ type CancelDecommissionResponse struct {
 
 func (x *CancelDecommissionResponse) Reset() {
 	*x = CancelDecommissionResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[13]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1103,7 +1433,7 @@ func (x *CancelDecommissionResponse) String() string {
 func (*CancelDecommissionResponse) ProtoMessage() {}
 
 func (x *CancelDecommissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[13]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1116,7 +1446,7 @@ func (x *CancelDecommissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelDecommissionResponse.ProtoReflect.Descriptor instead.
 func (*CancelDecommissionResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{13}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CancelDecommissionResponse) GetRevision() uint64 {
@@ -1139,7 +1469,7 @@ type StartMoveRequest struct {
 
 func (x *StartMoveRequest) Reset() {
 	*x = StartMoveRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[14]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1481,7 @@ func (x *StartMoveRequest) String() string {
 func (*StartMoveRequest) ProtoMessage() {}
 
 func (x *StartMoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[14]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1494,7 @@ func (x *StartMoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMoveRequest.ProtoReflect.Descriptor instead.
 func (*StartMoveRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{14}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StartMoveRequest) GetTopic() string {
@@ -1206,7 +1536,7 @@ type StartMoveResponse struct {
 
 func (x *StartMoveResponse) Reset() {
 	*x = StartMoveResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[15]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1218,7 +1548,7 @@ func (x *StartMoveResponse) String() string {
 func (*StartMoveResponse) ProtoMessage() {}
 
 func (x *StartMoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[15]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1231,7 +1561,7 @@ func (x *StartMoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMoveResponse.ProtoReflect.Descriptor instead.
 func (*StartMoveResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{15}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StartMoveResponse) GetRevision() uint64 {
@@ -1262,7 +1592,7 @@ type CancelMoveRequest struct {
 
 func (x *CancelMoveRequest) Reset() {
 	*x = CancelMoveRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[16]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1604,7 @@ func (x *CancelMoveRequest) String() string {
 func (*CancelMoveRequest) ProtoMessage() {}
 
 func (x *CancelMoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[16]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1617,7 @@ func (x *CancelMoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelMoveRequest.ProtoReflect.Descriptor instead.
 func (*CancelMoveRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{16}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CancelMoveRequest) GetTopic() string {
@@ -1331,7 +1661,7 @@ type CancelMoveResponse struct {
 
 func (x *CancelMoveResponse) Reset() {
 	*x = CancelMoveResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[17]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1673,7 @@ func (x *CancelMoveResponse) String() string {
 func (*CancelMoveResponse) ProtoMessage() {}
 
 func (x *CancelMoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[17]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1686,7 @@ func (x *CancelMoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelMoveResponse.ProtoReflect.Descriptor instead.
 func (*CancelMoveResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{17}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CancelMoveResponse) GetRevision() uint64 {
@@ -1389,7 +1719,7 @@ type GetSettingsRequest struct {
 
 func (x *GetSettingsRequest) Reset() {
 	*x = GetSettingsRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1731,7 @@ func (x *GetSettingsRequest) String() string {
 func (*GetSettingsRequest) ProtoMessage() {}
 
 func (x *GetSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1744,7 @@ func (x *GetSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSettingsRequest.ProtoReflect.Descriptor instead.
 func (*GetSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{18}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{20}
 }
 
 // GetSettingsResponse has every field set.
@@ -1428,7 +1758,7 @@ type GetSettingsResponse struct {
 
 func (x *GetSettingsResponse) Reset() {
 	*x = GetSettingsResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1770,7 @@ func (x *GetSettingsResponse) String() string {
 func (*GetSettingsResponse) ProtoMessage() {}
 
 func (x *GetSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1783,7 @@ func (x *GetSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSettingsResponse.ProtoReflect.Descriptor instead.
 func (*GetSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{19}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetSettingsResponse) GetRevision() uint64 {
@@ -1481,7 +1811,7 @@ type UpdateSettingsRequest struct {
 
 func (x *UpdateSettingsRequest) Reset() {
 	*x = UpdateSettingsRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[20]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1493,7 +1823,7 @@ func (x *UpdateSettingsRequest) String() string {
 func (*UpdateSettingsRequest) ProtoMessage() {}
 
 func (x *UpdateSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[20]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1506,7 +1836,7 @@ func (x *UpdateSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSettingsRequest.ProtoReflect.Descriptor instead.
 func (*UpdateSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{20}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *UpdateSettingsRequest) GetSettings() *Settings {
@@ -1536,7 +1866,7 @@ type UpdateSettingsResponse struct {
 
 func (x *UpdateSettingsResponse) Reset() {
 	*x = UpdateSettingsResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[21]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1878,7 @@ func (x *UpdateSettingsResponse) String() string {
 func (*UpdateSettingsResponse) ProtoMessage() {}
 
 func (x *UpdateSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[21]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1891,7 @@ func (x *UpdateSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSettingsResponse.ProtoReflect.Descriptor instead.
 func (*UpdateSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{21}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *UpdateSettingsResponse) GetRevision() uint64 {
@@ -1594,7 +1924,7 @@ type ListControllersRequest struct {
 
 func (x *ListControllersRequest) Reset() {
 	*x = ListControllersRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[22]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +1936,7 @@ func (x *ListControllersRequest) String() string {
 func (*ListControllersRequest) ProtoMessage() {}
 
 func (x *ListControllersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[22]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +1949,7 @@ func (x *ListControllersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListControllersRequest.ProtoReflect.Descriptor instead.
 func (*ListControllersRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{22}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{24}
 }
 
 // ControllerState is a consensus member with its soft state.
@@ -1637,7 +1967,7 @@ type ControllerState struct {
 
 func (x *ControllerState) Reset() {
 	*x = ControllerState{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[23]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1649,7 +1979,7 @@ func (x *ControllerState) String() string {
 func (*ControllerState) ProtoMessage() {}
 
 func (x *ControllerState) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[23]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1662,7 +1992,7 @@ func (x *ControllerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControllerState.ProtoReflect.Descriptor instead.
 func (*ControllerState) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{23}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ControllerState) GetController() *Controller {
@@ -1707,7 +2037,7 @@ type ListControllersResponse struct {
 
 func (x *ListControllersResponse) Reset() {
 	*x = ListControllersResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[24]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +2049,7 @@ func (x *ListControllersResponse) String() string {
 func (*ListControllersResponse) ProtoMessage() {}
 
 func (x *ListControllersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[24]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,7 +2062,7 @@ func (x *ListControllersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListControllersResponse.ProtoReflect.Descriptor instead.
 func (*ListControllersResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{24}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListControllersResponse) GetRevision() uint64 {
@@ -1776,7 +2106,7 @@ type AddControllerRequest struct {
 
 func (x *AddControllerRequest) Reset() {
 	*x = AddControllerRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[25]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1788,7 +2118,7 @@ func (x *AddControllerRequest) String() string {
 func (*AddControllerRequest) ProtoMessage() {}
 
 func (x *AddControllerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[25]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1801,7 +2131,7 @@ func (x *AddControllerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddControllerRequest.ProtoReflect.Descriptor instead.
 func (*AddControllerRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{25}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AddControllerRequest) GetName() string {
@@ -1846,7 +2176,7 @@ type AddControllerResponse struct {
 
 func (x *AddControllerResponse) Reset() {
 	*x = AddControllerResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[26]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +2188,7 @@ func (x *AddControllerResponse) String() string {
 func (*AddControllerResponse) ProtoMessage() {}
 
 func (x *AddControllerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[26]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +2201,7 @@ func (x *AddControllerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddControllerResponse.ProtoReflect.Descriptor instead.
 func (*AddControllerResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{26}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AddControllerResponse) GetRevision() uint64 {
@@ -1915,7 +2245,7 @@ type RemoveControllerRequest struct {
 
 func (x *RemoveControllerRequest) Reset() {
 	*x = RemoveControllerRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[27]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1927,7 +2257,7 @@ func (x *RemoveControllerRequest) String() string {
 func (*RemoveControllerRequest) ProtoMessage() {}
 
 func (x *RemoveControllerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[27]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1940,7 +2270,7 @@ func (x *RemoveControllerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveControllerRequest.ProtoReflect.Descriptor instead.
 func (*RemoveControllerRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{27}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RemoveControllerRequest) GetName() string {
@@ -1974,7 +2304,7 @@ type RemoveControllerResponse struct {
 
 func (x *RemoveControllerResponse) Reset() {
 	*x = RemoveControllerResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[28]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1986,7 +2316,7 @@ func (x *RemoveControllerResponse) String() string {
 func (*RemoveControllerResponse) ProtoMessage() {}
 
 func (x *RemoveControllerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[28]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1999,7 +2329,7 @@ func (x *RemoveControllerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveControllerResponse.ProtoReflect.Descriptor instead.
 func (*RemoveControllerResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{28}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RemoveControllerResponse) GetRevision() uint64 {
@@ -2020,7 +2350,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[29]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2032,7 +2362,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[29]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2045,7 +2375,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{29}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TransferLeadershipRequest) GetTo() string {
@@ -2065,7 +2395,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[30]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2077,7 +2407,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[30]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2090,7 +2420,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{30}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TransferLeadershipResponse) GetLeader() string {
@@ -2111,7 +2441,7 @@ type GetControllerStateRequest struct {
 
 func (x *GetControllerStateRequest) Reset() {
 	*x = GetControllerStateRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[31]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2123,7 +2453,7 @@ func (x *GetControllerStateRequest) String() string {
 func (*GetControllerStateRequest) ProtoMessage() {}
 
 func (x *GetControllerStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[31]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2136,7 +2466,7 @@ func (x *GetControllerStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetControllerStateRequest.ProtoReflect.Descriptor instead.
 func (*GetControllerStateRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{31}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetControllerStateRequest) GetStateHash() bool {
@@ -2163,7 +2493,7 @@ type GetControllerStateResponse struct {
 
 func (x *GetControllerStateResponse) Reset() {
 	*x = GetControllerStateResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[32]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2505,7 @@ func (x *GetControllerStateResponse) String() string {
 func (*GetControllerStateResponse) ProtoMessage() {}
 
 func (x *GetControllerStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[32]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2518,7 @@ func (x *GetControllerStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetControllerStateResponse.ProtoReflect.Descriptor instead.
 func (*GetControllerStateResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{32}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetControllerStateResponse) GetName() string {
@@ -2250,7 +2580,7 @@ type PromoteControllerRequest struct {
 
 func (x *PromoteControllerRequest) Reset() {
 	*x = PromoteControllerRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[33]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2262,7 +2592,7 @@ func (x *PromoteControllerRequest) String() string {
 func (*PromoteControllerRequest) ProtoMessage() {}
 
 func (x *PromoteControllerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[33]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2275,7 +2605,7 @@ func (x *PromoteControllerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteControllerRequest.ProtoReflect.Descriptor instead.
 func (*PromoteControllerRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{33}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PromoteControllerRequest) GetName() string {
@@ -2297,7 +2627,7 @@ type PromoteControllerResponse struct {
 
 func (x *PromoteControllerResponse) Reset() {
 	*x = PromoteControllerResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[34]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2309,7 +2639,7 @@ func (x *PromoteControllerResponse) String() string {
 func (*PromoteControllerResponse) ProtoMessage() {}
 
 func (x *PromoteControllerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[34]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2322,7 +2652,7 @@ func (x *PromoteControllerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteControllerResponse.ProtoReflect.Descriptor instead.
 func (*PromoteControllerResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{34}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PromoteControllerResponse) GetRevision() uint64 {
@@ -2348,7 +2678,7 @@ type SaveSnapshotRequest struct {
 
 func (x *SaveSnapshotRequest) Reset() {
 	*x = SaveSnapshotRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[35]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2360,7 +2690,7 @@ func (x *SaveSnapshotRequest) String() string {
 func (*SaveSnapshotRequest) ProtoMessage() {}
 
 func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[35]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2373,7 +2703,7 @@ func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SaveSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{35}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{37}
 }
 
 // SaveSnapshotResponse is the next part of the backup file. A stream that breaks off is no whole file: its end is
@@ -2388,7 +2718,7 @@ type SaveSnapshotResponse struct {
 
 func (x *SaveSnapshotResponse) Reset() {
 	*x = SaveSnapshotResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[36]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2400,7 +2730,7 @@ func (x *SaveSnapshotResponse) String() string {
 func (*SaveSnapshotResponse) ProtoMessage() {}
 
 func (x *SaveSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[36]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2413,7 +2743,7 @@ func (x *SaveSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*SaveSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{36}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SaveSnapshotResponse) GetData() []byte {
@@ -2438,7 +2768,7 @@ type ForgetMemberRequest struct {
 
 func (x *ForgetMemberRequest) Reset() {
 	*x = ForgetMemberRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[37]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2450,7 +2780,7 @@ func (x *ForgetMemberRequest) String() string {
 func (*ForgetMemberRequest) ProtoMessage() {}
 
 func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[37]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2463,7 +2793,7 @@ func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetMemberRequest.ProtoReflect.Descriptor instead.
 func (*ForgetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{37}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ForgetMemberRequest) GetId() string {
@@ -2510,7 +2840,7 @@ type LostPartition struct {
 
 func (x *LostPartition) Reset() {
 	*x = LostPartition{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[38]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2522,7 +2852,7 @@ func (x *LostPartition) String() string {
 func (*LostPartition) ProtoMessage() {}
 
 func (x *LostPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[38]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2535,7 +2865,7 @@ func (x *LostPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostPartition.ProtoReflect.Descriptor instead.
 func (*LostPartition) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{38}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *LostPartition) GetPartition() *Partition {
@@ -2577,7 +2907,7 @@ type ForgetMemberResponse struct {
 
 func (x *ForgetMemberResponse) Reset() {
 	*x = ForgetMemberResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[39]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2589,7 +2919,7 @@ func (x *ForgetMemberResponse) String() string {
 func (*ForgetMemberResponse) ProtoMessage() {}
 
 func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[39]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2602,7 +2932,7 @@ func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetMemberResponse.ProtoReflect.Descriptor instead.
 func (*ForgetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{39}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ForgetMemberResponse) GetRevision() uint64 {
@@ -2632,7 +2962,7 @@ type AdoptPartitionRequest struct {
 
 func (x *AdoptPartitionRequest) Reset() {
 	*x = AdoptPartitionRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[40]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2644,7 +2974,7 @@ func (x *AdoptPartitionRequest) String() string {
 func (*AdoptPartitionRequest) ProtoMessage() {}
 
 func (x *AdoptPartitionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[40]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2657,7 +2987,7 @@ func (x *AdoptPartitionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptPartitionRequest.ProtoReflect.Descriptor instead.
 func (*AdoptPartitionRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{40}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AdoptPartitionRequest) GetTopic() string {
@@ -2703,7 +3033,7 @@ type AdoptPartitionResponse struct {
 
 func (x *AdoptPartitionResponse) Reset() {
 	*x = AdoptPartitionResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[41]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +3045,7 @@ func (x *AdoptPartitionResponse) String() string {
 func (*AdoptPartitionResponse) ProtoMessage() {}
 
 func (x *AdoptPartitionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[41]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +3058,7 @@ func (x *AdoptPartitionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptPartitionResponse.ProtoReflect.Descriptor instead.
 func (*AdoptPartitionResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{41}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *AdoptPartitionResponse) GetRevision() uint64 {
@@ -2770,7 +3100,7 @@ type RetryMoveRequest struct {
 
 func (x *RetryMoveRequest) Reset() {
 	*x = RetryMoveRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[42]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2782,7 +3112,7 @@ func (x *RetryMoveRequest) String() string {
 func (*RetryMoveRequest) ProtoMessage() {}
 
 func (x *RetryMoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[42]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2795,7 +3125,7 @@ func (x *RetryMoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryMoveRequest.ProtoReflect.Descriptor instead.
 func (*RetryMoveRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{42}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RetryMoveRequest) GetTopic() string {
@@ -2822,7 +3152,7 @@ type RetryMoveResponse struct {
 
 func (x *RetryMoveResponse) Reset() {
 	*x = RetryMoveResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[43]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2834,7 +3164,7 @@ func (x *RetryMoveResponse) String() string {
 func (*RetryMoveResponse) ProtoMessage() {}
 
 func (x *RetryMoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[43]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2847,7 +3177,7 @@ func (x *RetryMoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryMoveResponse.ProtoReflect.Descriptor instead.
 func (*RetryMoveResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{43}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RetryMoveResponse) GetMove() *Move {
@@ -2870,7 +3200,7 @@ type ForcePromoteMoveRequest struct {
 
 func (x *ForcePromoteMoveRequest) Reset() {
 	*x = ForcePromoteMoveRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[44]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2882,7 +3212,7 @@ func (x *ForcePromoteMoveRequest) String() string {
 func (*ForcePromoteMoveRequest) ProtoMessage() {}
 
 func (x *ForcePromoteMoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[44]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2895,7 +3225,7 @@ func (x *ForcePromoteMoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForcePromoteMoveRequest.ProtoReflect.Descriptor instead.
 func (*ForcePromoteMoveRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{44}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ForcePromoteMoveRequest) GetTopic() string {
@@ -2932,7 +3262,7 @@ type ForcePromoteMoveResponse struct {
 
 func (x *ForcePromoteMoveResponse) Reset() {
 	*x = ForcePromoteMoveResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[45]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2944,7 +3274,7 @@ func (x *ForcePromoteMoveResponse) String() string {
 func (*ForcePromoteMoveResponse) ProtoMessage() {}
 
 func (x *ForcePromoteMoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[45]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2957,7 +3287,7 @@ func (x *ForcePromoteMoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForcePromoteMoveResponse.ProtoReflect.Descriptor instead.
 func (*ForcePromoteMoveResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{45}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ForcePromoteMoveResponse) GetMove() *Move {
@@ -2987,7 +3317,7 @@ type SetMaintenanceRequest struct {
 
 func (x *SetMaintenanceRequest) Reset() {
 	*x = SetMaintenanceRequest{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[46]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2999,7 +3329,7 @@ func (x *SetMaintenanceRequest) String() string {
 func (*SetMaintenanceRequest) ProtoMessage() {}
 
 func (x *SetMaintenanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[46]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3012,7 +3342,7 @@ func (x *SetMaintenanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMaintenanceRequest.ProtoReflect.Descriptor instead.
 func (*SetMaintenanceRequest) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{46}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SetMaintenanceRequest) GetId() string {
@@ -3053,7 +3383,7 @@ type SetMaintenanceResponse struct {
 
 func (x *SetMaintenanceResponse) Reset() {
 	*x = SetMaintenanceResponse{}
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[47]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3065,7 +3395,7 @@ func (x *SetMaintenanceResponse) String() string {
 func (*SetMaintenanceResponse) ProtoMessage() {}
 
 func (x *SetMaintenanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[47]
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3078,7 +3408,7 @@ func (x *SetMaintenanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMaintenanceResponse.ProtoReflect.Descriptor instead.
 func (*SetMaintenanceResponse) Descriptor() ([]byte, []int) {
-	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{47}
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SetMaintenanceResponse) GetRevision() uint64 {
@@ -3088,12 +3418,592 @@ func (x *SetMaintenanceResponse) GetRevision() uint64 {
 	return 0
 }
 
+// NodeForesight is one node before and after a plan and the moves in flight.
+type NodeForesight struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	NodeId string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// It does not exist: a what-if.
+	Added       bool   `protobuf:"varint,2,opt,name=added,proto3" json:"added,omitempty"`
+	Alive       bool   `protobuf:"varint,3,opt,name=alive,proto3" json:"alive,omitempty"`
+	Draining    bool   `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"`
+	OwnedBefore uint32 `protobuf:"varint,5,opt,name=owned_before,json=ownedBefore,proto3" json:"owned_before,omitempty"`
+	OwnedAfter  uint32 `protobuf:"varint,6,opt,name=owned_after,json=ownedAfter,proto3" json:"owned_after,omitempty"`
+	BytesBefore uint64 `protobuf:"varint,7,opt,name=bytes_before,json=bytesBefore,proto3" json:"bytes_before,omitempty"`
+	BytesAfter  uint64 `protobuf:"varint,8,opt,name=bytes_after,json=bytesAfter,proto3" json:"bytes_after,omitempty"`
+	// Planned moves to it and from it.
+	MovesIn  uint32 `protobuf:"varint,9,opt,name=moves_in,json=movesIn,proto3" json:"moves_in,omitempty"`
+	MovesOut uint32 `protobuf:"varint,10,opt,name=moves_out,json=movesOut,proto3" json:"moves_out,omitempty"`
+	// Moves in flight to it and from it.
+	Inbound  uint32 `protobuf:"varint,11,opt,name=inbound,proto3" json:"inbound,omitempty"`
+	Outbound uint32 `protobuf:"varint,12,opt,name=outbound,proto3" json:"outbound,omitempty"`
+	// Zero when the disk's size is unknown.
+	DiskTotalBytes      uint64 `protobuf:"varint,13,opt,name=disk_total_bytes,json=diskTotalBytes,proto3" json:"disk_total_bytes,omitempty"`
+	DiskUsedBeforeBytes uint64 `protobuf:"varint,14,opt,name=disk_used_before_bytes,json=diskUsedBeforeBytes,proto3" json:"disk_used_before_bytes,omitempty"`
+	// When all moves have ended and old copies are reclaimed.
+	DiskUsedAfterBytes uint64 `protobuf:"varint,15,opt,name=disk_used_after_bytes,json=diskUsedAfterBytes,proto3" json:"disk_used_after_bytes,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *NodeForesight) Reset() {
+	*x = NodeForesight{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeForesight) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeForesight) ProtoMessage() {}
+
+func (x *NodeForesight) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeForesight.ProtoReflect.Descriptor instead.
+func (*NodeForesight) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *NodeForesight) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *NodeForesight) GetAdded() bool {
+	if x != nil {
+		return x.Added
+	}
+	return false
+}
+
+func (x *NodeForesight) GetAlive() bool {
+	if x != nil {
+		return x.Alive
+	}
+	return false
+}
+
+func (x *NodeForesight) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *NodeForesight) GetOwnedBefore() uint32 {
+	if x != nil {
+		return x.OwnedBefore
+	}
+	return 0
+}
+
+func (x *NodeForesight) GetOwnedAfter() uint32 {
+	if x != nil {
+		return x.OwnedAfter
+	}
+	return 0
+}
+
+func (x *NodeForesight) GetBytesBefore() uint64 {
+	if x != nil {
+		return x.BytesBefore
+	}
+	return 0
+}
+
+func (x *NodeForesight) GetBytesAfter() uint64 {
+	if x != nil {
+		return x.BytesAfter
+	}
+	return 0
+}
+
+func (x *NodeForesight) GetMovesIn() uint32 {
+	if x != nil {
+		return x.MovesIn
+	}
+	return 0
+}
+
+func (x *NodeForesight) GetMovesOut() uint32 {
+	if x != nil {
+		return x.MovesOut
+	}
+	return 0
+}
+
+func (x *NodeForesight) GetInbound() uint32 {
+	if x != nil {
+		return x.Inbound
+	}
+	return 0
+}
+
+func (x *NodeForesight) GetOutbound() uint32 {
+	if x != nil {
+		return x.Outbound
+	}
+	return 0
+}
+
+func (x *NodeForesight) GetDiskTotalBytes() uint64 {
+	if x != nil {
+		return x.DiskTotalBytes
+	}
+	return 0
+}
+
+func (x *NodeForesight) GetDiskUsedBeforeBytes() uint64 {
+	if x != nil {
+		return x.DiskUsedBeforeBytes
+	}
+	return 0
+}
+
+func (x *NodeForesight) GetDiskUsedAfterBytes() uint64 {
+	if x != nil {
+		return x.DiskUsedAfterBytes
+	}
+	return 0
+}
+
+// Estimate says how long moves will take, and what makes one think so.
+type Estimate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent when nothing is known to estimate by.
+	Eta *durationpb.Duration `protobuf:"bytes,1,opt,name=eta,proto3" json:"eta,omitempty"`
+	// How it was estimated, or why it could not be, in a sentence.
+	Basis string `protobuf:"bytes,2,opt,name=basis,proto3" json:"basis,omitempty"`
+	// What is left to copy.
+	RemainingBytes uint64 `protobuf:"varint,3,opt,name=remaining_bytes,json=remainingBytes,proto3" json:"remaining_bytes,omitempty"`
+	// What all destinations copy together at present; zero when nothing is copied.
+	BytesPerSecond uint64 `protobuf:"varint,4,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
+	// Moves in flight, and moves that wait.
+	MovesInFlight uint32 `protobuf:"varint,5,opt,name=moves_in_flight,json=movesInFlight,proto3" json:"moves_in_flight,omitempty"`
+	MovesWaiting  uint32 `protobuf:"varint,6,opt,name=moves_waiting,json=movesWaiting,proto3" json:"moves_waiting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Estimate) Reset() {
+	*x = Estimate{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Estimate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Estimate) ProtoMessage() {}
+
+func (x *Estimate) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Estimate.ProtoReflect.Descriptor instead.
+func (*Estimate) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *Estimate) GetEta() *durationpb.Duration {
+	if x != nil {
+		return x.Eta
+	}
+	return nil
+}
+
+func (x *Estimate) GetBasis() string {
+	if x != nil {
+		return x.Basis
+	}
+	return ""
+}
+
+func (x *Estimate) GetRemainingBytes() uint64 {
+	if x != nil {
+		return x.RemainingBytes
+	}
+	return 0
+}
+
+func (x *Estimate) GetBytesPerSecond() uint64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+func (x *Estimate) GetMovesInFlight() uint32 {
+	if x != nil {
+		return x.MovesInFlight
+	}
+	return 0
+}
+
+func (x *Estimate) GetMovesWaiting() uint32 {
+	if x != nil {
+		return x.MovesWaiting
+	}
+	return 0
+}
+
+// PlanMovesRequest asks what the planner would do now, or what if.
+type PlanMovesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As if these nodes drained, beside those that do.
+	Drain []string `protobuf:"bytes,1,rep,name=drain,proto3" json:"drain,omitempty"`
+	// As if so many empty nodes joined; at most 1000.
+	AddNodes      uint32 `protobuf:"varint,2,opt,name=add_nodes,json=addNodes,proto3" json:"add_nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanMovesRequest) Reset() {
+	*x = PlanMovesRequest{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanMovesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanMovesRequest) ProtoMessage() {}
+
+func (x *PlanMovesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanMovesRequest.ProtoReflect.Descriptor instead.
+func (*PlanMovesRequest) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *PlanMovesRequest) GetDrain() []string {
+	if x != nil {
+		return x.Drain
+	}
+	return nil
+}
+
+func (x *PlanMovesRequest) GetAddNodes() uint32 {
+	if x != nil {
+		return x.AddNodes
+	}
+	return 0
+}
+
+// PlanMovesResponse is a plan. Nothing was changed.
+type PlanMovesResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Those that begin at once, in order, and then those that wait, in the order in which they will begin.
+	Moves []*PlannedMove `protobuf:"bytes,2,rep,name=moves,proto3" json:"moves,omitempty"`
+	// The size of all moves.
+	Bytes   uint64         `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Blocked []*BlockedMove `protobuf:"bytes,4,rep,name=blocked,proto3" json:"blocked,omitempty"`
+	// All nodes by id, those of the what-if included.
+	Nodes []*NodeForesight `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// For the plan and the moves in flight.
+	Estimate *Estimate `protobuf:"bytes,6,opt,name=estimate,proto3" json:"estimate,omitempty"`
+	// What keeps the plan from being carried out, or from being complete; one sentence each.
+	Notes         []string `protobuf:"bytes,7,rep,name=notes,proto3" json:"notes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanMovesResponse) Reset() {
+	*x = PlanMovesResponse{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanMovesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanMovesResponse) ProtoMessage() {}
+
+func (x *PlanMovesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanMovesResponse.ProtoReflect.Descriptor instead.
+func (*PlanMovesResponse) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *PlanMovesResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *PlanMovesResponse) GetMoves() []*PlannedMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *PlanMovesResponse) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *PlanMovesResponse) GetBlocked() []*BlockedMove {
+	if x != nil {
+		return x.Blocked
+	}
+	return nil
+}
+
+func (x *PlanMovesResponse) GetNodes() []*NodeForesight {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *PlanMovesResponse) GetEstimate() *Estimate {
+	if x != nil {
+		return x.Estimate
+	}
+	return nil
+}
+
+func (x *PlanMovesResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+// ExplainPartitionRequest names a partition.
+type ExplainPartitionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Topic         string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainPartitionRequest) Reset() {
+	*x = ExplainPartitionRequest{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainPartitionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainPartitionRequest) ProtoMessage() {}
+
+func (x *ExplainPartitionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainPartitionRequest.ProtoReflect.Descriptor instead.
+func (*ExplainPartitionRequest) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *ExplainPartitionRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *ExplainPartitionRequest) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+// ExplainPartitionResponse says why a partition does not move, or that it does.
+type ExplainPartitionResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Revision  uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Partition *Partition             `protobuf:"bytes,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	Owner     string                 `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
+	// Empty when the partition is stable.
+	Target string         `protobuf:"bytes,4,opt,name=target,proto3" json:"target,omitempty"`
+	Bytes  uint64         `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	State  PlacementState `protobuf:"varint,6,opt,name=state,proto3,enum=naradplane.v1.PlacementState" json:"state,omitempty"`
+	// The reasons, the most important one first.
+	Reasons []string `protobuf:"bytes,7,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	// The planned move; absent when there is none.
+	Planned *PlannedMove `protobuf:"bytes,8,opt,name=planned,proto3" json:"planned,omitempty"`
+	// Of the move in flight; absent when there is none, or it was not reported yet.
+	Progress *MoveProgress `protobuf:"bytes,9,opt,name=progress,proto3" json:"progress,omitempty"`
+	// What to run next; empty when there is nothing to do.
+	NextCommand   string `protobuf:"bytes,10,opt,name=next_command,json=nextCommand,proto3" json:"next_command,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainPartitionResponse) Reset() {
+	*x = ExplainPartitionResponse{}
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainPartitionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainPartitionResponse) ProtoMessage() {}
+
+func (x *ExplainPartitionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_v1_cluster_service_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainPartitionResponse.ProtoReflect.Descriptor instead.
+func (*ExplainPartitionResponse) Descriptor() ([]byte, []int) {
+	return file_naradplane_v1_cluster_service_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *ExplainPartitionResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *ExplainPartitionResponse) GetPartition() *Partition {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *ExplainPartitionResponse) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *ExplainPartitionResponse) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *ExplainPartitionResponse) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *ExplainPartitionResponse) GetState() PlacementState {
+	if x != nil {
+		return x.State
+	}
+	return PlacementState_PLACEMENT_STATE_UNSPECIFIED
+}
+
+func (x *ExplainPartitionResponse) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *ExplainPartitionResponse) GetPlanned() *PlannedMove {
+	if x != nil {
+		return x.Planned
+	}
+	return nil
+}
+
+func (x *ExplainPartitionResponse) GetProgress() *MoveProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+func (x *ExplainPartitionResponse) GetNextCommand() string {
+	if x != nil {
+		return x.NextCommand
+	}
+	return ""
+}
+
 var File_naradplane_v1_cluster_service_proto protoreflect.FileDescriptor
 
 const file_naradplane_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
-	"#naradplane/v1/cluster_service.proto\x12\rnaradplane.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19naradplane/v1/types.proto\"\x19\n" +
-	"\x17GetClusterStatusRequest\"\xd2\x04\n" +
+	"#naradplane/v1/cluster_service.proto\x12\rnaradplane.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19naradplane/v1/event.proto\x1a\x19naradplane/v1/types.proto\"\x19\n" +
+	"\x17GetClusterStatusRequest\"\xc1\x05\n" +
 	"\x18GetClusterStatusResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x127\n" +
 	"\averdict\x18\x02 \x01(\x0e2\x1d.naradplane.v1.ClusterVerdictR\averdict\x12\x18\n" +
@@ -3118,8 +4028,14 @@ const file_naradplane_v1_cluster_service_proto_rawDesc = "" +
 	"\x0fmoves_in_flight\x18\x0f \x01(\rR\rmovesInFlight\x12#\n" +
 	"\rmoves_blocked\x18\x10 \x01(\rR\fmovesBlocked\x12\x14\n" +
 	"\x05bytes\x18\x11 \x01(\x04R\x05bytes\x12#\n" +
-	"\rmoves_waiting\x18\x12 \x01(\rR\fmovesWaiting\"\x14\n" +
-	"\x12ListMembersRequest\"\xcd\x03\n" +
+	"\rmoves_waiting\x18\x12 \x01(\rR\fmovesWaiting\x128\n" +
+	"\bfindings\x18\x13 \x03(\v2\x1c.naradplane.v1.StatusFindingR\bfindings\x123\n" +
+	"\bestimate\x18\x14 \x01(\v2\x17.naradplane.v1.EstimateR\bestimate\"\x7f\n" +
+	"\rStatusFinding\x127\n" +
+	"\averdict\x18\x01 \x01(\x0e2\x1d.naradplane.v1.ClusterVerdictR\averdict\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12!\n" +
+	"\fnext_command\x18\x03 \x01(\tR\vnextCommand\"\x14\n" +
+	"\x12ListMembersRequest\"\xc0\x04\n" +
 	"\x06Member\x12'\n" +
 	"\x04node\x18\x01 \x01(\v2\x13.naradplane.v1.NodeR\x04node\x12\x14\n" +
 	"\x05owned\x18\x02 \x01(\rR\x05owned\x12\x18\n" +
@@ -3134,12 +4050,21 @@ const file_naradplane_v1_cluster_service_proto_rawDesc = "" +
 	" \x01(\x04R\fingressBytes\x12 \n" +
 	"\vquarantined\x18\v \x01(\rR\vquarantined\x12\x1a\n" +
 	"\bblockers\x18\f \x03(\tR\bblockers\x12\x1a\n" +
-	"\bunopened\x18\r \x01(\rR\bunopened\"b\n" +
+	"\bunopened\x18\r \x01(\rR\bunopened\x12B\n" +
+	"\x0edrain_blockers\x18\x0e \x03(\v2\x1b.naradplane.v1.DrainBlockerR\rdrainBlockers\x12-\n" +
+	"\x05drain\x18\x0f \x01(\v2\x17.naradplane.v1.EstimateR\x05drain\"\x9a\x01\n" +
+	"\fDrainBlocker\x126\n" +
+	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\x12\x10\n" +
+	"\x03act\x18\x04 \x01(\bR\x03act\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\x04R\x05count\"b\n" +
 	"\x13ListMembersResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12/\n" +
-	"\amembers\x18\x02 \x03(\v2\x15.naradplane.v1.MemberR\amembers\",\n" +
+	"\amembers\x18\x02 \x03(\v2\x15.naradplane.v1.MemberR\amembers\"Q\n" +
 	"\x10ListMovesRequest\x12\x18\n" +
-	"\ahistory\x18\x01 \x01(\bR\ahistory\"\xa7\x01\n" +
+	"\ahistory\x18\x01 \x01(\bR\ahistory\x12#\n" +
+	"\rhistory_limit\x18\x02 \x01(\rR\fhistoryLimit\"\xa7\x01\n" +
 	"\x04Move\x129\n" +
 	"\n" +
 	"assignment\x18\x01 \x01(\v2\x19.naradplane.v1.AssignmentR\n" +
@@ -3150,31 +4075,40 @@ const file_naradplane_v1_cluster_service_proto_rawDesc = "" +
 	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xc5\x01\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xcb\x02\n" +
 	"\x11ListMovesResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12)\n" +
 	"\x05moves\x18\x02 \x03(\v2\x13.naradplane.v1.MoveR\x05moves\x124\n" +
 	"\ablocked\x18\x03 \x03(\v2\x1a.naradplane.v1.BlockedMoveR\ablocked\x123\n" +
-	"\ahistory\x18\x04 \x03(\v2\x19.naradplane.v1.MoveRecordR\ahistory\"\x92\x01\n" +
+	"\ahistory\x18\x04 \x03(\v2\x19.naradplane.v1.MoveRecordR\ahistory\x12!\n" +
+	"\fhistory_kept\x18\x05 \x01(\rR\vhistoryKept\x12,\n" +
+	"\x12history_kept_limit\x18\x06 \x01(\rR\x10historyKeptLimit\x123\n" +
+	"\bestimate\x18\a \x01(\v2\x17.naradplane.v1.EstimateR\bestimate\"\x92\x01\n" +
 	"\x13DecommissionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
 	"\tother_ids\x18\x02 \x03(\tR\botherIds\x12\x17\n" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x05 \x01(\tR\trequestId\"\x97\x01\n" +
+	"request_id\x18\x05 \x01(\tR\trequestId\"\xcc\x01\n" +
 	"\vPlannedMove\x126\n" +
 	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
 	"\x02to\x18\x03 \x01(\tR\x02to\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xaf\x01\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"old_target\x18\x06 \x01(\tR\toldTarget\x12\x14\n" +
+	"\x05waits\x18\a \x01(\tR\x05waits\"\xce\x02\n" +
 	"\x14DecommissionResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x120\n" +
 	"\x05moves\x18\x03 \x03(\v2\x1a.naradplane.v1.PlannedMoveR\x05moves\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x1a\n" +
-	"\bblockers\x18\x05 \x03(\tR\bblockers\"J\n" +
+	"\bblockers\x18\x05 \x03(\tR\bblockers\x122\n" +
+	"\x05nodes\x18\x06 \x03(\v2\x1c.naradplane.v1.NodeForesightR\x05nodes\x123\n" +
+	"\bestimate\x18\a \x01(\v2\x17.naradplane.v1.EstimateR\bestimate\x124\n" +
+	"\ablocked\x18\b \x03(\v2\x1a.naradplane.v1.BlockedMoveR\ablocked\"J\n" +
 	"\x19CancelDecommissionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -3320,18 +4254,83 @@ const file_naradplane_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x04 \x01(\tR\trequestId\"4\n" +
 	"\x16SetMaintenanceResponse\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x04R\brevision*\xbf\x01\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\"\xf8\x03\n" +
+	"\rNodeForesight\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x14\n" +
+	"\x05added\x18\x02 \x01(\bR\x05added\x12\x14\n" +
+	"\x05alive\x18\x03 \x01(\bR\x05alive\x12\x1a\n" +
+	"\bdraining\x18\x04 \x01(\bR\bdraining\x12!\n" +
+	"\fowned_before\x18\x05 \x01(\rR\vownedBefore\x12\x1f\n" +
+	"\vowned_after\x18\x06 \x01(\rR\n" +
+	"ownedAfter\x12!\n" +
+	"\fbytes_before\x18\a \x01(\x04R\vbytesBefore\x12\x1f\n" +
+	"\vbytes_after\x18\b \x01(\x04R\n" +
+	"bytesAfter\x12\x19\n" +
+	"\bmoves_in\x18\t \x01(\rR\amovesIn\x12\x1b\n" +
+	"\tmoves_out\x18\n" +
+	" \x01(\rR\bmovesOut\x12\x18\n" +
+	"\ainbound\x18\v \x01(\rR\ainbound\x12\x1a\n" +
+	"\boutbound\x18\f \x01(\rR\boutbound\x12(\n" +
+	"\x10disk_total_bytes\x18\r \x01(\x04R\x0ediskTotalBytes\x123\n" +
+	"\x16disk_used_before_bytes\x18\x0e \x01(\x04R\x13diskUsedBeforeBytes\x121\n" +
+	"\x15disk_used_after_bytes\x18\x0f \x01(\x04R\x12diskUsedAfterBytes\"\xed\x01\n" +
+	"\bEstimate\x12+\n" +
+	"\x03eta\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x03eta\x12\x14\n" +
+	"\x05basis\x18\x02 \x01(\tR\x05basis\x12'\n" +
+	"\x0fremaining_bytes\x18\x03 \x01(\x04R\x0eremainingBytes\x12(\n" +
+	"\x10bytes_per_second\x18\x04 \x01(\x04R\x0ebytesPerSecond\x12&\n" +
+	"\x0fmoves_in_flight\x18\x05 \x01(\rR\rmovesInFlight\x12#\n" +
+	"\rmoves_waiting\x18\x06 \x01(\rR\fmovesWaiting\"E\n" +
+	"\x10PlanMovesRequest\x12\x14\n" +
+	"\x05drain\x18\x01 \x03(\tR\x05drain\x12\x1b\n" +
+	"\tadd_nodes\x18\x02 \x01(\rR\baddNodes\"\xac\x02\n" +
+	"\x11PlanMovesResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x120\n" +
+	"\x05moves\x18\x02 \x03(\v2\x1a.naradplane.v1.PlannedMoveR\x05moves\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x124\n" +
+	"\ablocked\x18\x04 \x03(\v2\x1a.naradplane.v1.BlockedMoveR\ablocked\x122\n" +
+	"\x05nodes\x18\x05 \x03(\v2\x1c.naradplane.v1.NodeForesightR\x05nodes\x123\n" +
+	"\bestimate\x18\x06 \x01(\v2\x17.naradplane.v1.EstimateR\bestimate\x12\x14\n" +
+	"\x05notes\x18\a \x03(\tR\x05notes\"E\n" +
+	"\x17ExplainPartitionRequest\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\"\x93\x03\n" +
+	"\x18ExplainPartitionResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x126\n" +
+	"\tpartition\x18\x02 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x14\n" +
+	"\x05owner\x18\x03 \x01(\tR\x05owner\x12\x16\n" +
+	"\x06target\x18\x04 \x01(\tR\x06target\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\x123\n" +
+	"\x05state\x18\x06 \x01(\x0e2\x1d.naradplane.v1.PlacementStateR\x05state\x12\x18\n" +
+	"\areasons\x18\a \x03(\tR\areasons\x124\n" +
+	"\aplanned\x18\b \x01(\v2\x1a.naradplane.v1.PlannedMoveR\aplanned\x127\n" +
+	"\bprogress\x18\t \x01(\v2\x1b.naradplane.v1.MoveProgressR\bprogress\x12!\n" +
+	"\fnext_command\x18\n" +
+	" \x01(\tR\vnextCommand*\xbf\x01\n" +
 	"\x0eClusterVerdict\x12\x1f\n" +
 	"\x1bCLUSTER_VERDICT_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12CLUSTER_VERDICT_OK\x10\x01\x12\x1a\n" +
 	"\x16CLUSTER_VERDICT_MOVING\x10\x02\x12\x1c\n" +
 	"\x18CLUSTER_VERDICT_DEGRADED\x10\x03\x12\x1b\n" +
 	"\x17CLUSTER_VERDICT_STALLED\x10\x04\x12\x1d\n" +
-	"\x19CLUSTER_VERDICT_NO_LEADER\x10\x052\xfd\x15\n" +
+	"\x19CLUSTER_VERDICT_NO_LEADER\x10\x05*\xdd\x01\n" +
+	"\x0ePlacementState\x12\x1f\n" +
+	"\x1bPLACEMENT_STATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17PLACEMENT_STATE_SETTLED\x10\x01\x12\x1a\n" +
+	"\x16PLACEMENT_STATE_MOVING\x10\x02\x12\x1b\n" +
+	"\x17PLACEMENT_STATE_PLANNED\x10\x03\x12\x1d\n" +
+	"\x19PLACEMENT_STATE_HELD_BACK\x10\x04\x12\x19\n" +
+	"\x15PLACEMENT_STATE_STUCK\x10\x05\x12\x1a\n" +
+	"\x16PLACEMENT_STATE_PINNED\x10\x062\xbe\x19\n" +
 	"\x0eClusterService\x12\x7f\n" +
 	"\x10GetClusterStatus\x12&.naradplane.v1.GetClusterStatusRequest\x1a'.naradplane.v1.GetClusterStatusResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/cluster/status\x12q\n" +
 	"\vListMembers\x12!.naradplane.v1.ListMembersRequest\x1a\".naradplane.v1.ListMembersResponse\"\x1b\x82\xd3\xe4\x93\x02\x15\x12\x13/v1/cluster/members\x12i\n" +
-	"\tListMoves\x12\x1f.naradplane.v1.ListMovesRequest\x1a .naradplane.v1.ListMovesResponse\"\x19\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/cluster/moves\x12\x89\x01\n" +
+	"\tListMoves\x12\x1f.naradplane.v1.ListMovesRequest\x1a .naradplane.v1.ListMovesResponse\"\x19\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/cluster/moves\x12h\n" +
+	"\tPlanMoves\x12\x1f.naradplane.v1.PlanMovesRequest\x1a .naradplane.v1.PlanMovesResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/cluster/plan\x12\x8d\x01\n" +
+	"\x10ExplainPartition\x12&.naradplane.v1.ExplainPartitionRequest\x1a'.naradplane.v1.ExplainPartitionResponse\"(\x82\xd3\xe4\x93\x02\"\x12 /v1/cluster/plan/{topic}/{index}\x12m\n" +
+	"\n" +
+	"ListEvents\x12 .naradplane.v1.ListEventsRequest\x1a!.naradplane.v1.ListEventsResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/cluster/events\x12V\n" +
+	"\vWatchEvents\x12!.naradplane.v1.WatchEventsRequest\x1a\".naradplane.v1.WatchEventsResponse0\x01\x12\x89\x01\n" +
 	"\fDecommission\x12\".naradplane.v1.DecommissionRequest\x1a#.naradplane.v1.DecommissionResponse\"0\x82\xd3\xe4\x93\x02*:\x01*\"%/v1/cluster/members/{id}/decommission\x12\x98\x01\n" +
 	"\x12CancelDecommission\x12(.naradplane.v1.CancelDecommissionRequest\x1a).naradplane.v1.CancelDecommissionResponse\"-\x82\xd3\xe4\x93\x02'*%/v1/cluster/members/{id}/decommission\x12|\n" +
 	"\tStartMove\x12\x1f.naradplane.v1.StartMoveRequest\x1a .naradplane.v1.StartMoveResponse\",\x82\xd3\xe4\x93\x02&:\x01*\"!/v1/cluster/moves/{topic}/{index}\x12|\n" +
@@ -3364,146 +4363,186 @@ func file_naradplane_v1_cluster_service_proto_rawDescGZIP() []byte {
 	return file_naradplane_v1_cluster_service_proto_rawDescData
 }
 
-var file_naradplane_v1_cluster_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_naradplane_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_naradplane_v1_cluster_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_naradplane_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
 var file_naradplane_v1_cluster_service_proto_goTypes = []any{
 	(ClusterVerdict)(0),                // 0: naradplane.v1.ClusterVerdict
-	(*GetClusterStatusRequest)(nil),    // 1: naradplane.v1.GetClusterStatusRequest
-	(*GetClusterStatusResponse)(nil),   // 2: naradplane.v1.GetClusterStatusResponse
-	(*ListMembersRequest)(nil),         // 3: naradplane.v1.ListMembersRequest
-	(*Member)(nil),                     // 4: naradplane.v1.Member
-	(*ListMembersResponse)(nil),        // 5: naradplane.v1.ListMembersResponse
-	(*ListMovesRequest)(nil),           // 6: naradplane.v1.ListMovesRequest
-	(*Move)(nil),                       // 7: naradplane.v1.Move
-	(*BlockedMove)(nil),                // 8: naradplane.v1.BlockedMove
-	(*ListMovesResponse)(nil),          // 9: naradplane.v1.ListMovesResponse
-	(*DecommissionRequest)(nil),        // 10: naradplane.v1.DecommissionRequest
-	(*PlannedMove)(nil),                // 11: naradplane.v1.PlannedMove
-	(*DecommissionResponse)(nil),       // 12: naradplane.v1.DecommissionResponse
-	(*CancelDecommissionRequest)(nil),  // 13: naradplane.v1.CancelDecommissionRequest
-	(*CancelDecommissionResponse)(nil), // 14: naradplane.v1.CancelDecommissionResponse
-	(*StartMoveRequest)(nil),           // 15: naradplane.v1.StartMoveRequest
-	(*StartMoveResponse)(nil),          // 16: naradplane.v1.StartMoveResponse
-	(*CancelMoveRequest)(nil),          // 17: naradplane.v1.CancelMoveRequest
-	(*CancelMoveResponse)(nil),         // 18: naradplane.v1.CancelMoveResponse
-	(*GetSettingsRequest)(nil),         // 19: naradplane.v1.GetSettingsRequest
-	(*GetSettingsResponse)(nil),        // 20: naradplane.v1.GetSettingsResponse
-	(*UpdateSettingsRequest)(nil),      // 21: naradplane.v1.UpdateSettingsRequest
-	(*UpdateSettingsResponse)(nil),     // 22: naradplane.v1.UpdateSettingsResponse
-	(*ListControllersRequest)(nil),     // 23: naradplane.v1.ListControllersRequest
-	(*ControllerState)(nil),            // 24: naradplane.v1.ControllerState
-	(*ListControllersResponse)(nil),    // 25: naradplane.v1.ListControllersResponse
-	(*AddControllerRequest)(nil),       // 26: naradplane.v1.AddControllerRequest
-	(*AddControllerResponse)(nil),      // 27: naradplane.v1.AddControllerResponse
-	(*RemoveControllerRequest)(nil),    // 28: naradplane.v1.RemoveControllerRequest
-	(*RemoveControllerResponse)(nil),   // 29: naradplane.v1.RemoveControllerResponse
-	(*TransferLeadershipRequest)(nil),  // 30: naradplane.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 31: naradplane.v1.TransferLeadershipResponse
-	(*GetControllerStateRequest)(nil),  // 32: naradplane.v1.GetControllerStateRequest
-	(*GetControllerStateResponse)(nil), // 33: naradplane.v1.GetControllerStateResponse
-	(*PromoteControllerRequest)(nil),   // 34: naradplane.v1.PromoteControllerRequest
-	(*PromoteControllerResponse)(nil),  // 35: naradplane.v1.PromoteControllerResponse
-	(*SaveSnapshotRequest)(nil),        // 36: naradplane.v1.SaveSnapshotRequest
-	(*SaveSnapshotResponse)(nil),       // 37: naradplane.v1.SaveSnapshotResponse
-	(*ForgetMemberRequest)(nil),        // 38: naradplane.v1.ForgetMemberRequest
-	(*LostPartition)(nil),              // 39: naradplane.v1.LostPartition
-	(*ForgetMemberResponse)(nil),       // 40: naradplane.v1.ForgetMemberResponse
-	(*AdoptPartitionRequest)(nil),      // 41: naradplane.v1.AdoptPartitionRequest
-	(*AdoptPartitionResponse)(nil),     // 42: naradplane.v1.AdoptPartitionResponse
-	(*RetryMoveRequest)(nil),           // 43: naradplane.v1.RetryMoveRequest
-	(*RetryMoveResponse)(nil),          // 44: naradplane.v1.RetryMoveResponse
-	(*ForcePromoteMoveRequest)(nil),    // 45: naradplane.v1.ForcePromoteMoveRequest
-	(*ForcePromoteMoveResponse)(nil),   // 46: naradplane.v1.ForcePromoteMoveResponse
-	(*SetMaintenanceRequest)(nil),      // 47: naradplane.v1.SetMaintenanceRequest
-	(*SetMaintenanceResponse)(nil),     // 48: naradplane.v1.SetMaintenanceResponse
-	(*Node)(nil),                       // 49: naradplane.v1.Node
-	(*durationpb.Duration)(nil),        // 50: google.protobuf.Duration
-	(*Assignment)(nil),                 // 51: naradplane.v1.Assignment
-	(*MoveProgress)(nil),               // 52: naradplane.v1.MoveProgress
-	(*Partition)(nil),                  // 53: naradplane.v1.Partition
-	(*MoveRecord)(nil),                 // 54: naradplane.v1.MoveRecord
-	(*Outcome)(nil),                    // 55: naradplane.v1.Outcome
-	(*Settings)(nil),                   // 56: naradplane.v1.Settings
-	(*Controller)(nil),                 // 57: naradplane.v1.Controller
-	(*timestamppb.Timestamp)(nil),      // 58: google.protobuf.Timestamp
+	(PlacementState)(0),                // 1: naradplane.v1.PlacementState
+	(*GetClusterStatusRequest)(nil),    // 2: naradplane.v1.GetClusterStatusRequest
+	(*GetClusterStatusResponse)(nil),   // 3: naradplane.v1.GetClusterStatusResponse
+	(*StatusFinding)(nil),              // 4: naradplane.v1.StatusFinding
+	(*ListMembersRequest)(nil),         // 5: naradplane.v1.ListMembersRequest
+	(*Member)(nil),                     // 6: naradplane.v1.Member
+	(*DrainBlocker)(nil),               // 7: naradplane.v1.DrainBlocker
+	(*ListMembersResponse)(nil),        // 8: naradplane.v1.ListMembersResponse
+	(*ListMovesRequest)(nil),           // 9: naradplane.v1.ListMovesRequest
+	(*Move)(nil),                       // 10: naradplane.v1.Move
+	(*BlockedMove)(nil),                // 11: naradplane.v1.BlockedMove
+	(*ListMovesResponse)(nil),          // 12: naradplane.v1.ListMovesResponse
+	(*DecommissionRequest)(nil),        // 13: naradplane.v1.DecommissionRequest
+	(*PlannedMove)(nil),                // 14: naradplane.v1.PlannedMove
+	(*DecommissionResponse)(nil),       // 15: naradplane.v1.DecommissionResponse
+	(*CancelDecommissionRequest)(nil),  // 16: naradplane.v1.CancelDecommissionRequest
+	(*CancelDecommissionResponse)(nil), // 17: naradplane.v1.CancelDecommissionResponse
+	(*StartMoveRequest)(nil),           // 18: naradplane.v1.StartMoveRequest
+	(*StartMoveResponse)(nil),          // 19: naradplane.v1.StartMoveResponse
+	(*CancelMoveRequest)(nil),          // 20: naradplane.v1.CancelMoveRequest
+	(*CancelMoveResponse)(nil),         // 21: naradplane.v1.CancelMoveResponse
+	(*GetSettingsRequest)(nil),         // 22: naradplane.v1.GetSettingsRequest
+	(*GetSettingsResponse)(nil),        // 23: naradplane.v1.GetSettingsResponse
+	(*UpdateSettingsRequest)(nil),      // 24: naradplane.v1.UpdateSettingsRequest
+	(*UpdateSettingsResponse)(nil),     // 25: naradplane.v1.UpdateSettingsResponse
+	(*ListControllersRequest)(nil),     // 26: naradplane.v1.ListControllersRequest
+	(*ControllerState)(nil),            // 27: naradplane.v1.ControllerState
+	(*ListControllersResponse)(nil),    // 28: naradplane.v1.ListControllersResponse
+	(*AddControllerRequest)(nil),       // 29: naradplane.v1.AddControllerRequest
+	(*AddControllerResponse)(nil),      // 30: naradplane.v1.AddControllerResponse
+	(*RemoveControllerRequest)(nil),    // 31: naradplane.v1.RemoveControllerRequest
+	(*RemoveControllerResponse)(nil),   // 32: naradplane.v1.RemoveControllerResponse
+	(*TransferLeadershipRequest)(nil),  // 33: naradplane.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 34: naradplane.v1.TransferLeadershipResponse
+	(*GetControllerStateRequest)(nil),  // 35: naradplane.v1.GetControllerStateRequest
+	(*GetControllerStateResponse)(nil), // 36: naradplane.v1.GetControllerStateResponse
+	(*PromoteControllerRequest)(nil),   // 37: naradplane.v1.PromoteControllerRequest
+	(*PromoteControllerResponse)(nil),  // 38: naradplane.v1.PromoteControllerResponse
+	(*SaveSnapshotRequest)(nil),        // 39: naradplane.v1.SaveSnapshotRequest
+	(*SaveSnapshotResponse)(nil),       // 40: naradplane.v1.SaveSnapshotResponse
+	(*ForgetMemberRequest)(nil),        // 41: naradplane.v1.ForgetMemberRequest
+	(*LostPartition)(nil),              // 42: naradplane.v1.LostPartition
+	(*ForgetMemberResponse)(nil),       // 43: naradplane.v1.ForgetMemberResponse
+	(*AdoptPartitionRequest)(nil),      // 44: naradplane.v1.AdoptPartitionRequest
+	(*AdoptPartitionResponse)(nil),     // 45: naradplane.v1.AdoptPartitionResponse
+	(*RetryMoveRequest)(nil),           // 46: naradplane.v1.RetryMoveRequest
+	(*RetryMoveResponse)(nil),          // 47: naradplane.v1.RetryMoveResponse
+	(*ForcePromoteMoveRequest)(nil),    // 48: naradplane.v1.ForcePromoteMoveRequest
+	(*ForcePromoteMoveResponse)(nil),   // 49: naradplane.v1.ForcePromoteMoveResponse
+	(*SetMaintenanceRequest)(nil),      // 50: naradplane.v1.SetMaintenanceRequest
+	(*SetMaintenanceResponse)(nil),     // 51: naradplane.v1.SetMaintenanceResponse
+	(*NodeForesight)(nil),              // 52: naradplane.v1.NodeForesight
+	(*Estimate)(nil),                   // 53: naradplane.v1.Estimate
+	(*PlanMovesRequest)(nil),           // 54: naradplane.v1.PlanMovesRequest
+	(*PlanMovesResponse)(nil),          // 55: naradplane.v1.PlanMovesResponse
+	(*ExplainPartitionRequest)(nil),    // 56: naradplane.v1.ExplainPartitionRequest
+	(*ExplainPartitionResponse)(nil),   // 57: naradplane.v1.ExplainPartitionResponse
+	(*Node)(nil),                       // 58: naradplane.v1.Node
+	(*durationpb.Duration)(nil),        // 59: google.protobuf.Duration
+	(*Partition)(nil),                  // 60: naradplane.v1.Partition
+	(*Assignment)(nil),                 // 61: naradplane.v1.Assignment
+	(*MoveProgress)(nil),               // 62: naradplane.v1.MoveProgress
+	(*MoveRecord)(nil),                 // 63: naradplane.v1.MoveRecord
+	(*Outcome)(nil),                    // 64: naradplane.v1.Outcome
+	(*Settings)(nil),                   // 65: naradplane.v1.Settings
+	(*Controller)(nil),                 // 66: naradplane.v1.Controller
+	(*timestamppb.Timestamp)(nil),      // 67: google.protobuf.Timestamp
+	(*ListEventsRequest)(nil),          // 68: naradplane.v1.ListEventsRequest
+	(*WatchEventsRequest)(nil),         // 69: naradplane.v1.WatchEventsRequest
+	(*ListEventsResponse)(nil),         // 70: naradplane.v1.ListEventsResponse
+	(*WatchEventsResponse)(nil),        // 71: naradplane.v1.WatchEventsResponse
 }
 var file_naradplane_v1_cluster_service_proto_depIdxs = []int32{
 	0,  // 0: naradplane.v1.GetClusterStatusResponse.verdict:type_name -> naradplane.v1.ClusterVerdict
-	49, // 1: naradplane.v1.Member.node:type_name -> naradplane.v1.Node
-	50, // 2: naradplane.v1.Member.heartbeat_age:type_name -> google.protobuf.Duration
-	4,  // 3: naradplane.v1.ListMembersResponse.members:type_name -> naradplane.v1.Member
-	51, // 4: naradplane.v1.Move.assignment:type_name -> naradplane.v1.Assignment
-	52, // 5: naradplane.v1.Move.progress:type_name -> naradplane.v1.MoveProgress
-	50, // 6: naradplane.v1.Move.eta:type_name -> google.protobuf.Duration
-	53, // 7: naradplane.v1.BlockedMove.partition:type_name -> naradplane.v1.Partition
-	7,  // 8: naradplane.v1.ListMovesResponse.moves:type_name -> naradplane.v1.Move
-	8,  // 9: naradplane.v1.ListMovesResponse.blocked:type_name -> naradplane.v1.BlockedMove
-	54, // 10: naradplane.v1.ListMovesResponse.history:type_name -> naradplane.v1.MoveRecord
-	53, // 11: naradplane.v1.PlannedMove.partition:type_name -> naradplane.v1.Partition
-	11, // 12: naradplane.v1.DecommissionResponse.moves:type_name -> naradplane.v1.PlannedMove
-	51, // 13: naradplane.v1.StartMoveResponse.assignment:type_name -> naradplane.v1.Assignment
-	55, // 14: naradplane.v1.CancelMoveResponse.outcome:type_name -> naradplane.v1.Outcome
-	56, // 15: naradplane.v1.GetSettingsResponse.settings:type_name -> naradplane.v1.Settings
-	56, // 16: naradplane.v1.UpdateSettingsRequest.settings:type_name -> naradplane.v1.Settings
-	56, // 17: naradplane.v1.UpdateSettingsResponse.settings:type_name -> naradplane.v1.Settings
-	56, // 18: naradplane.v1.UpdateSettingsResponse.previous:type_name -> naradplane.v1.Settings
-	57, // 19: naradplane.v1.ControllerState.controller:type_name -> naradplane.v1.Controller
-	24, // 20: naradplane.v1.ListControllersResponse.controllers:type_name -> naradplane.v1.ControllerState
-	57, // 21: naradplane.v1.AddControllerResponse.controller:type_name -> naradplane.v1.Controller
-	57, // 22: naradplane.v1.AddControllerResponse.controllers:type_name -> naradplane.v1.Controller
-	58, // 23: naradplane.v1.GetControllerStateResponse.started_at:type_name -> google.protobuf.Timestamp
-	53, // 24: naradplane.v1.LostPartition.partition:type_name -> naradplane.v1.Partition
-	39, // 25: naradplane.v1.ForgetMemberResponse.lost:type_name -> naradplane.v1.LostPartition
-	53, // 26: naradplane.v1.AdoptPartitionResponse.partition:type_name -> naradplane.v1.Partition
-	7,  // 27: naradplane.v1.RetryMoveResponse.move:type_name -> naradplane.v1.Move
-	7,  // 28: naradplane.v1.ForcePromoteMoveResponse.move:type_name -> naradplane.v1.Move
-	1,  // 29: naradplane.v1.ClusterService.GetClusterStatus:input_type -> naradplane.v1.GetClusterStatusRequest
-	3,  // 30: naradplane.v1.ClusterService.ListMembers:input_type -> naradplane.v1.ListMembersRequest
-	6,  // 31: naradplane.v1.ClusterService.ListMoves:input_type -> naradplane.v1.ListMovesRequest
-	10, // 32: naradplane.v1.ClusterService.Decommission:input_type -> naradplane.v1.DecommissionRequest
-	13, // 33: naradplane.v1.ClusterService.CancelDecommission:input_type -> naradplane.v1.CancelDecommissionRequest
-	15, // 34: naradplane.v1.ClusterService.StartMove:input_type -> naradplane.v1.StartMoveRequest
-	17, // 35: naradplane.v1.ClusterService.CancelMove:input_type -> naradplane.v1.CancelMoveRequest
-	19, // 36: naradplane.v1.ClusterService.GetSettings:input_type -> naradplane.v1.GetSettingsRequest
-	21, // 37: naradplane.v1.ClusterService.UpdateSettings:input_type -> naradplane.v1.UpdateSettingsRequest
-	23, // 38: naradplane.v1.ClusterService.ListControllers:input_type -> naradplane.v1.ListControllersRequest
-	26, // 39: naradplane.v1.ClusterService.AddController:input_type -> naradplane.v1.AddControllerRequest
-	28, // 40: naradplane.v1.ClusterService.RemoveController:input_type -> naradplane.v1.RemoveControllerRequest
-	30, // 41: naradplane.v1.ClusterService.TransferLeadership:input_type -> naradplane.v1.TransferLeadershipRequest
-	34, // 42: naradplane.v1.ClusterService.PromoteController:input_type -> naradplane.v1.PromoteControllerRequest
-	36, // 43: naradplane.v1.ClusterService.SaveSnapshot:input_type -> naradplane.v1.SaveSnapshotRequest
-	38, // 44: naradplane.v1.ClusterService.ForgetMember:input_type -> naradplane.v1.ForgetMemberRequest
-	41, // 45: naradplane.v1.ClusterService.AdoptPartition:input_type -> naradplane.v1.AdoptPartitionRequest
-	43, // 46: naradplane.v1.ClusterService.RetryMove:input_type -> naradplane.v1.RetryMoveRequest
-	45, // 47: naradplane.v1.ClusterService.ForcePromoteMove:input_type -> naradplane.v1.ForcePromoteMoveRequest
-	47, // 48: naradplane.v1.ClusterService.SetMaintenance:input_type -> naradplane.v1.SetMaintenanceRequest
-	32, // 49: naradplane.v1.ClusterService.GetControllerState:input_type -> naradplane.v1.GetControllerStateRequest
-	2,  // 50: naradplane.v1.ClusterService.GetClusterStatus:output_type -> naradplane.v1.GetClusterStatusResponse
-	5,  // 51: naradplane.v1.ClusterService.ListMembers:output_type -> naradplane.v1.ListMembersResponse
-	9,  // 52: naradplane.v1.ClusterService.ListMoves:output_type -> naradplane.v1.ListMovesResponse
-	12, // 53: naradplane.v1.ClusterService.Decommission:output_type -> naradplane.v1.DecommissionResponse
-	14, // 54: naradplane.v1.ClusterService.CancelDecommission:output_type -> naradplane.v1.CancelDecommissionResponse
-	16, // 55: naradplane.v1.ClusterService.StartMove:output_type -> naradplane.v1.StartMoveResponse
-	18, // 56: naradplane.v1.ClusterService.CancelMove:output_type -> naradplane.v1.CancelMoveResponse
-	20, // 57: naradplane.v1.ClusterService.GetSettings:output_type -> naradplane.v1.GetSettingsResponse
-	22, // 58: naradplane.v1.ClusterService.UpdateSettings:output_type -> naradplane.v1.UpdateSettingsResponse
-	25, // 59: naradplane.v1.ClusterService.ListControllers:output_type -> naradplane.v1.ListControllersResponse
-	27, // 60: naradplane.v1.ClusterService.AddController:output_type -> naradplane.v1.AddControllerResponse
-	29, // 61: naradplane.v1.ClusterService.RemoveController:output_type -> naradplane.v1.RemoveControllerResponse
-	31, // 62: naradplane.v1.ClusterService.TransferLeadership:output_type -> naradplane.v1.TransferLeadershipResponse
-	35, // 63: naradplane.v1.ClusterService.PromoteController:output_type -> naradplane.v1.PromoteControllerResponse
-	37, // 64: naradplane.v1.ClusterService.SaveSnapshot:output_type -> naradplane.v1.SaveSnapshotResponse
-	40, // 65: naradplane.v1.ClusterService.ForgetMember:output_type -> naradplane.v1.ForgetMemberResponse
-	42, // 66: naradplane.v1.ClusterService.AdoptPartition:output_type -> naradplane.v1.AdoptPartitionResponse
-	44, // 67: naradplane.v1.ClusterService.RetryMove:output_type -> naradplane.v1.RetryMoveResponse
-	46, // 68: naradplane.v1.ClusterService.ForcePromoteMove:output_type -> naradplane.v1.ForcePromoteMoveResponse
-	48, // 69: naradplane.v1.ClusterService.SetMaintenance:output_type -> naradplane.v1.SetMaintenanceResponse
-	33, // 70: naradplane.v1.ClusterService.GetControllerState:output_type -> naradplane.v1.GetControllerStateResponse
-	50, // [50:71] is the sub-list for method output_type
-	29, // [29:50] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	4,  // 1: naradplane.v1.GetClusterStatusResponse.findings:type_name -> naradplane.v1.StatusFinding
+	53, // 2: naradplane.v1.GetClusterStatusResponse.estimate:type_name -> naradplane.v1.Estimate
+	0,  // 3: naradplane.v1.StatusFinding.verdict:type_name -> naradplane.v1.ClusterVerdict
+	58, // 4: naradplane.v1.Member.node:type_name -> naradplane.v1.Node
+	59, // 5: naradplane.v1.Member.heartbeat_age:type_name -> google.protobuf.Duration
+	7,  // 6: naradplane.v1.Member.drain_blockers:type_name -> naradplane.v1.DrainBlocker
+	53, // 7: naradplane.v1.Member.drain:type_name -> naradplane.v1.Estimate
+	60, // 8: naradplane.v1.DrainBlocker.partition:type_name -> naradplane.v1.Partition
+	6,  // 9: naradplane.v1.ListMembersResponse.members:type_name -> naradplane.v1.Member
+	61, // 10: naradplane.v1.Move.assignment:type_name -> naradplane.v1.Assignment
+	62, // 11: naradplane.v1.Move.progress:type_name -> naradplane.v1.MoveProgress
+	59, // 12: naradplane.v1.Move.eta:type_name -> google.protobuf.Duration
+	60, // 13: naradplane.v1.BlockedMove.partition:type_name -> naradplane.v1.Partition
+	10, // 14: naradplane.v1.ListMovesResponse.moves:type_name -> naradplane.v1.Move
+	11, // 15: naradplane.v1.ListMovesResponse.blocked:type_name -> naradplane.v1.BlockedMove
+	63, // 16: naradplane.v1.ListMovesResponse.history:type_name -> naradplane.v1.MoveRecord
+	53, // 17: naradplane.v1.ListMovesResponse.estimate:type_name -> naradplane.v1.Estimate
+	60, // 18: naradplane.v1.PlannedMove.partition:type_name -> naradplane.v1.Partition
+	14, // 19: naradplane.v1.DecommissionResponse.moves:type_name -> naradplane.v1.PlannedMove
+	52, // 20: naradplane.v1.DecommissionResponse.nodes:type_name -> naradplane.v1.NodeForesight
+	53, // 21: naradplane.v1.DecommissionResponse.estimate:type_name -> naradplane.v1.Estimate
+	11, // 22: naradplane.v1.DecommissionResponse.blocked:type_name -> naradplane.v1.BlockedMove
+	61, // 23: naradplane.v1.StartMoveResponse.assignment:type_name -> naradplane.v1.Assignment
+	64, // 24: naradplane.v1.CancelMoveResponse.outcome:type_name -> naradplane.v1.Outcome
+	65, // 25: naradplane.v1.GetSettingsResponse.settings:type_name -> naradplane.v1.Settings
+	65, // 26: naradplane.v1.UpdateSettingsRequest.settings:type_name -> naradplane.v1.Settings
+	65, // 27: naradplane.v1.UpdateSettingsResponse.settings:type_name -> naradplane.v1.Settings
+	65, // 28: naradplane.v1.UpdateSettingsResponse.previous:type_name -> naradplane.v1.Settings
+	66, // 29: naradplane.v1.ControllerState.controller:type_name -> naradplane.v1.Controller
+	27, // 30: naradplane.v1.ListControllersResponse.controllers:type_name -> naradplane.v1.ControllerState
+	66, // 31: naradplane.v1.AddControllerResponse.controller:type_name -> naradplane.v1.Controller
+	66, // 32: naradplane.v1.AddControllerResponse.controllers:type_name -> naradplane.v1.Controller
+	67, // 33: naradplane.v1.GetControllerStateResponse.started_at:type_name -> google.protobuf.Timestamp
+	60, // 34: naradplane.v1.LostPartition.partition:type_name -> naradplane.v1.Partition
+	42, // 35: naradplane.v1.ForgetMemberResponse.lost:type_name -> naradplane.v1.LostPartition
+	60, // 36: naradplane.v1.AdoptPartitionResponse.partition:type_name -> naradplane.v1.Partition
+	10, // 37: naradplane.v1.RetryMoveResponse.move:type_name -> naradplane.v1.Move
+	10, // 38: naradplane.v1.ForcePromoteMoveResponse.move:type_name -> naradplane.v1.Move
+	59, // 39: naradplane.v1.Estimate.eta:type_name -> google.protobuf.Duration
+	14, // 40: naradplane.v1.PlanMovesResponse.moves:type_name -> naradplane.v1.PlannedMove
+	11, // 41: naradplane.v1.PlanMovesResponse.blocked:type_name -> naradplane.v1.BlockedMove
+	52, // 42: naradplane.v1.PlanMovesResponse.nodes:type_name -> naradplane.v1.NodeForesight
+	53, // 43: naradplane.v1.PlanMovesResponse.estimate:type_name -> naradplane.v1.Estimate
+	60, // 44: naradplane.v1.ExplainPartitionResponse.partition:type_name -> naradplane.v1.Partition
+	1,  // 45: naradplane.v1.ExplainPartitionResponse.state:type_name -> naradplane.v1.PlacementState
+	14, // 46: naradplane.v1.ExplainPartitionResponse.planned:type_name -> naradplane.v1.PlannedMove
+	62, // 47: naradplane.v1.ExplainPartitionResponse.progress:type_name -> naradplane.v1.MoveProgress
+	2,  // 48: naradplane.v1.ClusterService.GetClusterStatus:input_type -> naradplane.v1.GetClusterStatusRequest
+	5,  // 49: naradplane.v1.ClusterService.ListMembers:input_type -> naradplane.v1.ListMembersRequest
+	9,  // 50: naradplane.v1.ClusterService.ListMoves:input_type -> naradplane.v1.ListMovesRequest
+	54, // 51: naradplane.v1.ClusterService.PlanMoves:input_type -> naradplane.v1.PlanMovesRequest
+	56, // 52: naradplane.v1.ClusterService.ExplainPartition:input_type -> naradplane.v1.ExplainPartitionRequest
+	68, // 53: naradplane.v1.ClusterService.ListEvents:input_type -> naradplane.v1.ListEventsRequest
+	69, // 54: naradplane.v1.ClusterService.WatchEvents:input_type -> naradplane.v1.WatchEventsRequest
+	13, // 55: naradplane.v1.ClusterService.Decommission:input_type -> naradplane.v1.DecommissionRequest
+	16, // 56: naradplane.v1.ClusterService.CancelDecommission:input_type -> naradplane.v1.CancelDecommissionRequest
+	18, // 57: naradplane.v1.ClusterService.StartMove:input_type -> naradplane.v1.StartMoveRequest
+	20, // 58: naradplane.v1.ClusterService.CancelMove:input_type -> naradplane.v1.CancelMoveRequest
+	22, // 59: naradplane.v1.ClusterService.GetSettings:input_type -> naradplane.v1.GetSettingsRequest
+	24, // 60: naradplane.v1.ClusterService.UpdateSettings:input_type -> naradplane.v1.UpdateSettingsRequest
+	26, // 61: naradplane.v1.ClusterService.ListControllers:input_type -> naradplane.v1.ListControllersRequest
+	29, // 62: naradplane.v1.ClusterService.AddController:input_type -> naradplane.v1.AddControllerRequest
+	31, // 63: naradplane.v1.ClusterService.RemoveController:input_type -> naradplane.v1.RemoveControllerRequest
+	33, // 64: naradplane.v1.ClusterService.TransferLeadership:input_type -> naradplane.v1.TransferLeadershipRequest
+	37, // 65: naradplane.v1.ClusterService.PromoteController:input_type -> naradplane.v1.PromoteControllerRequest
+	39, // 66: naradplane.v1.ClusterService.SaveSnapshot:input_type -> naradplane.v1.SaveSnapshotRequest
+	41, // 67: naradplane.v1.ClusterService.ForgetMember:input_type -> naradplane.v1.ForgetMemberRequest
+	44, // 68: naradplane.v1.ClusterService.AdoptPartition:input_type -> naradplane.v1.AdoptPartitionRequest
+	46, // 69: naradplane.v1.ClusterService.RetryMove:input_type -> naradplane.v1.RetryMoveRequest
+	48, // 70: naradplane.v1.ClusterService.ForcePromoteMove:input_type -> naradplane.v1.ForcePromoteMoveRequest
+	50, // 71: naradplane.v1.ClusterService.SetMaintenance:input_type -> naradplane.v1.SetMaintenanceRequest
+	35, // 72: naradplane.v1.ClusterService.GetControllerState:input_type -> naradplane.v1.GetControllerStateRequest
+	3,  // 73: naradplane.v1.ClusterService.GetClusterStatus:output_type -> naradplane.v1.GetClusterStatusResponse
+	8,  // 74: naradplane.v1.ClusterService.ListMembers:output_type -> naradplane.v1.ListMembersResponse
+	12, // 75: naradplane.v1.ClusterService.ListMoves:output_type -> naradplane.v1.ListMovesResponse
+	55, // 76: naradplane.v1.ClusterService.PlanMoves:output_type -> naradplane.v1.PlanMovesResponse
+	57, // 77: naradplane.v1.ClusterService.ExplainPartition:output_type -> naradplane.v1.ExplainPartitionResponse
+	70, // 78: naradplane.v1.ClusterService.ListEvents:output_type -> naradplane.v1.ListEventsResponse
+	71, // 79: naradplane.v1.ClusterService.WatchEvents:output_type -> naradplane.v1.WatchEventsResponse
+	15, // 80: naradplane.v1.ClusterService.Decommission:output_type -> naradplane.v1.DecommissionResponse
+	17, // 81: naradplane.v1.ClusterService.CancelDecommission:output_type -> naradplane.v1.CancelDecommissionResponse
+	19, // 82: naradplane.v1.ClusterService.StartMove:output_type -> naradplane.v1.StartMoveResponse
+	21, // 83: naradplane.v1.ClusterService.CancelMove:output_type -> naradplane.v1.CancelMoveResponse
+	23, // 84: naradplane.v1.ClusterService.GetSettings:output_type -> naradplane.v1.GetSettingsResponse
+	25, // 85: naradplane.v1.ClusterService.UpdateSettings:output_type -> naradplane.v1.UpdateSettingsResponse
+	28, // 86: naradplane.v1.ClusterService.ListControllers:output_type -> naradplane.v1.ListControllersResponse
+	30, // 87: naradplane.v1.ClusterService.AddController:output_type -> naradplane.v1.AddControllerResponse
+	32, // 88: naradplane.v1.ClusterService.RemoveController:output_type -> naradplane.v1.RemoveControllerResponse
+	34, // 89: naradplane.v1.ClusterService.TransferLeadership:output_type -> naradplane.v1.TransferLeadershipResponse
+	38, // 90: naradplane.v1.ClusterService.PromoteController:output_type -> naradplane.v1.PromoteControllerResponse
+	40, // 91: naradplane.v1.ClusterService.SaveSnapshot:output_type -> naradplane.v1.SaveSnapshotResponse
+	43, // 92: naradplane.v1.ClusterService.ForgetMember:output_type -> naradplane.v1.ForgetMemberResponse
+	45, // 93: naradplane.v1.ClusterService.AdoptPartition:output_type -> naradplane.v1.AdoptPartitionResponse
+	47, // 94: naradplane.v1.ClusterService.RetryMove:output_type -> naradplane.v1.RetryMoveResponse
+	49, // 95: naradplane.v1.ClusterService.ForcePromoteMove:output_type -> naradplane.v1.ForcePromoteMoveResponse
+	51, // 96: naradplane.v1.ClusterService.SetMaintenance:output_type -> naradplane.v1.SetMaintenanceResponse
+	36, // 97: naradplane.v1.ClusterService.GetControllerState:output_type -> naradplane.v1.GetControllerStateResponse
+	73, // [73:98] is the sub-list for method output_type
+	48, // [48:73] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_naradplane_v1_cluster_service_proto_init() }
@@ -3511,14 +4550,15 @@ func file_naradplane_v1_cluster_service_proto_init() {
 	if File_naradplane_v1_cluster_service_proto != nil {
 		return
 	}
+	file_naradplane_v1_event_proto_init()
 	file_naradplane_v1_types_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_naradplane_v1_cluster_service_proto_rawDesc), len(file_naradplane_v1_cluster_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   48,
+			NumEnums:      2,
+			NumMessages:   56,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1127,8 +1127,10 @@ type MoveProgress struct {
 	Attempt        uint32                 `protobuf:"varint,9,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	Converged      bool                   `protobuf:"varint,10,opt,name=converged,proto3" json:"converged,omitempty"`
 	// The catch-up ended by max_passes or stall_passes instead.
-	NonConverged  bool   `protobuf:"varint,11,opt,name=non_converged,json=nonConverged,proto3" json:"non_converged,omitempty"`
-	LastError     string `protobuf:"bytes,12,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	NonConverged bool   `protobuf:"varint,11,opt,name=non_converged,json=nonConverged,proto3" json:"non_converged,omitempty"`
+	LastError    string `protobuf:"bytes,12,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// How long the source has been frozen; absent unless it is.
+	FrozenFor     *durationpb.Duration `protobuf:"bytes,13,opt,name=frozen_for,json=frozenFor,proto3" json:"frozen_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1245,6 +1247,13 @@ func (x *MoveProgress) GetLastError() string {
 		return x.LastError
 	}
 	return ""
+}
+
+func (x *MoveProgress) GetFrozenFor() *durationpb.Duration {
+	if x != nil {
+		return x.FrozenFor
+	}
+	return nil
 }
 
 // Settings are the limits that operators change while the cluster runs. In an update an absent field
@@ -1911,7 +1920,7 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"started_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x125\n" +
 	"\bended_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12.\n" +
-	"\x05stats\x18\t \x01(\v2\x18.naradplane.v1.MoveStatsR\x05stats\"\xaa\x03\n" +
+	"\x05stats\x18\t \x01(\v2\x18.naradplane.v1.MoveStatsR\x05stats\"\xe4\x03\n" +
 	"\fMoveProgress\x126\n" +
 	"\tpartition\x18\x01 \x01(\v2\x18.naradplane.v1.PartitionR\tpartition\x12\x17\n" +
 	"\amove_id\x18\x02 \x01(\x04R\x06moveId\x12.\n" +
@@ -1928,7 +1937,9 @@ const file_naradplane_v1_types_proto_rawDesc = "" +
 	" \x01(\bR\tconverged\x12#\n" +
 	"\rnon_converged\x18\v \x01(\bR\fnonConverged\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\f \x01(\tR\tlastError\"\x92\b\n" +
+	"last_error\x18\f \x01(\tR\tlastError\x128\n" +
+	"\n" +
+	"frozen_for\x18\r \x01(\v2\x19.google.protobuf.DurationR\tfrozenFor\"\x92\b\n" +
 	"\bSettings\x122\n" +
 	"\x13max_in_flight_moves\x18\x01 \x01(\rH\x00R\x10maxInFlightMoves\x88\x01\x01\x120\n" +
 	"\x12max_moves_per_node\x18\x02 \x01(\rH\x01R\x0fmaxMovesPerNode\x88\x01\x01\x120\n" +
@@ -2069,27 +2080,28 @@ var file_naradplane_v1_types_proto_depIdxs = []int32{
 	9,  // 19: naradplane.v1.MoveRecord.stats:type_name -> naradplane.v1.MoveStats
 	3,  // 20: naradplane.v1.MoveProgress.partition:type_name -> naradplane.v1.Partition
 	2,  // 21: naradplane.v1.MoveProgress.phase:type_name -> naradplane.v1.MovePhase
-	17, // 22: naradplane.v1.Settings.freeze_budget:type_name -> google.protobuf.Duration
-	17, // 23: naradplane.v1.Settings.handoff_ttl:type_name -> google.protobuf.Duration
-	17, // 24: naradplane.v1.Settings.reclaim_after:type_name -> google.protobuf.Duration
-	17, // 25: naradplane.v1.Settings.force_promote_after:type_name -> google.protobuf.Duration
-	17, // 26: naradplane.v1.Settings.rebalance_delay:type_name -> google.protobuf.Duration
-	17, // 27: naradplane.v1.Settings.move_cooldown:type_name -> google.protobuf.Duration
-	4,  // 28: naradplane.v1.Change.node:type_name -> naradplane.v1.Node
-	6,  // 29: naradplane.v1.Change.topic:type_name -> naradplane.v1.Topic
-	7,  // 30: naradplane.v1.Change.assignment:type_name -> naradplane.v1.Assignment
-	3,  // 31: naradplane.v1.Change.assignment_removed:type_name -> naradplane.v1.Partition
-	8,  // 32: naradplane.v1.Change.outcome:type_name -> naradplane.v1.Outcome
-	8,  // 33: naradplane.v1.Change.outcome_removed:type_name -> naradplane.v1.Outcome
-	12, // 34: naradplane.v1.Change.settings:type_name -> naradplane.v1.Settings
-	13, // 35: naradplane.v1.Change.controller:type_name -> naradplane.v1.Controller
-	15, // 36: naradplane.v1.Change.restored:type_name -> naradplane.v1.Restored
-	16, // 37: naradplane.v1.Restored.at:type_name -> google.protobuf.Timestamp
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	17, // 22: naradplane.v1.MoveProgress.frozen_for:type_name -> google.protobuf.Duration
+	17, // 23: naradplane.v1.Settings.freeze_budget:type_name -> google.protobuf.Duration
+	17, // 24: naradplane.v1.Settings.handoff_ttl:type_name -> google.protobuf.Duration
+	17, // 25: naradplane.v1.Settings.reclaim_after:type_name -> google.protobuf.Duration
+	17, // 26: naradplane.v1.Settings.force_promote_after:type_name -> google.protobuf.Duration
+	17, // 27: naradplane.v1.Settings.rebalance_delay:type_name -> google.protobuf.Duration
+	17, // 28: naradplane.v1.Settings.move_cooldown:type_name -> google.protobuf.Duration
+	4,  // 29: naradplane.v1.Change.node:type_name -> naradplane.v1.Node
+	6,  // 30: naradplane.v1.Change.topic:type_name -> naradplane.v1.Topic
+	7,  // 31: naradplane.v1.Change.assignment:type_name -> naradplane.v1.Assignment
+	3,  // 32: naradplane.v1.Change.assignment_removed:type_name -> naradplane.v1.Partition
+	8,  // 33: naradplane.v1.Change.outcome:type_name -> naradplane.v1.Outcome
+	8,  // 34: naradplane.v1.Change.outcome_removed:type_name -> naradplane.v1.Outcome
+	12, // 35: naradplane.v1.Change.settings:type_name -> naradplane.v1.Settings
+	13, // 36: naradplane.v1.Change.controller:type_name -> naradplane.v1.Controller
+	15, // 37: naradplane.v1.Change.restored:type_name -> naradplane.v1.Restored
+	16, // 38: naradplane.v1.Restored.at:type_name -> google.protobuf.Timestamp
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_naradplane_v1_types_proto_init() }

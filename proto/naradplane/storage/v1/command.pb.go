@@ -29,6 +29,8 @@ type Command struct {
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The proposer's clock, Unix nanoseconds. Never compared for safety.
 	NowUnixNano int64 `protobuf:"varint,2,opt,name=now_unix_nano,json=nowUnixNano,proto3" json:"now_unix_nano,omitempty"`
+	// Who asked for it. Commands of earlier versions have none, and leave no event.
+	Actor *ActorRecord `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
 	// What to do.
 	//
 	// Types that are valid to be assigned to Command:
@@ -103,6 +105,13 @@ func (x *Command) GetNowUnixNano() int64 {
 		return x.NowUnixNano
 	}
 	return 0
+}
+
+func (x *Command) GetActor() *ActorRecord {
+	if x != nil {
+		return x.Actor
+	}
+	return nil
 }
 
 func (x *Command) GetCommand() isCommand_Command {
@@ -2068,11 +2077,12 @@ var File_naradplane_storage_v1_command_proto protoreflect.FileDescriptor
 
 const file_naradplane_storage_v1_command_proto_rawDesc = "" +
 	"\n" +
-	"#naradplane/storage/v1/command.proto\x12\x15naradplane.storage.v1\x1a\"naradplane/storage/v1/record.proto\"\x99\x0e\n" +
+	"#naradplane/storage/v1/command.proto\x12\x15naradplane.storage.v1\x1a\"naradplane/storage/v1/record.proto\"\xd3\x0e\n" +
 	"\aCommand\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\"\n" +
-	"\rnow_unix_nano\x18\x02 \x01(\x03R\vnowUnixNano\x12J\n" +
+	"\rnow_unix_nano\x18\x02 \x01(\x03R\vnowUnixNano\x128\n" +
+	"\x05actor\x18\x03 \x01(\v2\".naradplane.storage.v1.ActorRecordR\x05actor\x12J\n" +
 	"\rregister_node\x18\n" +
 	" \x01(\v2#.naradplane.storage.v1.RegisterNodeH\x00R\fregisterNode\x12>\n" +
 	"\tmark_dead\x18\v \x01(\v2\x1f.naradplane.storage.v1.MarkDeadH\x00R\bmarkDead\x12G\n" +
@@ -2259,58 +2269,60 @@ var file_naradplane_storage_v1_command_proto_goTypes = []any{
 	(*ForgetNode)(nil),            // 23: naradplane.storage.v1.ForgetNode
 	(*AdoptCopy)(nil),             // 24: naradplane.storage.v1.AdoptCopy
 	(*SetMaintenance)(nil),        // 25: naradplane.storage.v1.SetMaintenance
-	(*PartitionOffsetRecord)(nil), // 26: naradplane.storage.v1.PartitionOffsetRecord
-	(*MoveStatsRecord)(nil),       // 27: naradplane.storage.v1.MoveStatsRecord
-	(*SettingsRecord)(nil),        // 28: naradplane.storage.v1.SettingsRecord
-	(*ClaimRecord)(nil),           // 29: naradplane.storage.v1.ClaimRecord
-	(*TopicRecord)(nil),           // 30: naradplane.storage.v1.TopicRecord
+	(*ActorRecord)(nil),           // 26: naradplane.storage.v1.ActorRecord
+	(*PartitionOffsetRecord)(nil), // 27: naradplane.storage.v1.PartitionOffsetRecord
+	(*MoveStatsRecord)(nil),       // 28: naradplane.storage.v1.MoveStatsRecord
+	(*SettingsRecord)(nil),        // 29: naradplane.storage.v1.SettingsRecord
+	(*ClaimRecord)(nil),           // 30: naradplane.storage.v1.ClaimRecord
+	(*TopicRecord)(nil),           // 31: naradplane.storage.v1.TopicRecord
 }
 var file_naradplane_storage_v1_command_proto_depIdxs = []int32{
-	3,  // 0: naradplane.storage.v1.Command.register_node:type_name -> naradplane.storage.v1.RegisterNode
-	4,  // 1: naradplane.storage.v1.Command.mark_dead:type_name -> naradplane.storage.v1.MarkDead
-	5,  // 2: naradplane.storage.v1.Command.set_draining:type_name -> naradplane.storage.v1.SetDraining
-	6,  // 3: naradplane.storage.v1.Command.remove_node:type_name -> naradplane.storage.v1.RemoveNode
-	7,  // 4: naradplane.storage.v1.Command.create_topic:type_name -> naradplane.storage.v1.CreateTopic
-	8,  // 5: naradplane.storage.v1.Command.delete_topic:type_name -> naradplane.storage.v1.DeleteTopic
-	9,  // 6: naradplane.storage.v1.Command.set_target:type_name -> naradplane.storage.v1.SetTarget
-	10, // 7: naradplane.storage.v1.Command.cancel_move:type_name -> naradplane.storage.v1.CancelMove
-	11, // 8: naradplane.storage.v1.Command.grant_handoff:type_name -> naradplane.storage.v1.GrantHandoff
-	12, // 9: naradplane.storage.v1.Command.revoke_handoff:type_name -> naradplane.storage.v1.RevokeHandoff
-	13, // 10: naradplane.storage.v1.Command.complete_move:type_name -> naradplane.storage.v1.CompleteMove
-	14, // 11: naradplane.storage.v1.Command.force_complete_move:type_name -> naradplane.storage.v1.ForceCompleteMove
-	15, // 12: naradplane.storage.v1.Command.report_opened:type_name -> naradplane.storage.v1.ReportOpened
-	16, // 13: naradplane.storage.v1.Command.report_reclaimed:type_name -> naradplane.storage.v1.ReportReclaimed
-	17, // 14: naradplane.storage.v1.Command.set_settings:type_name -> naradplane.storage.v1.SetSettings
-	18, // 15: naradplane.storage.v1.Command.put_controller:type_name -> naradplane.storage.v1.PutController
-	19, // 16: naradplane.storage.v1.Command.remove_controller:type_name -> naradplane.storage.v1.RemoveController
-	1,  // 17: naradplane.storage.v1.Command.noop:type_name -> naradplane.storage.v1.Noop
-	20, // 18: naradplane.storage.v1.Command.claim_partitions:type_name -> naradplane.storage.v1.ClaimPartitions
-	21, // 19: naradplane.storage.v1.Command.settle_partition:type_name -> naradplane.storage.v1.SettlePartition
-	23, // 20: naradplane.storage.v1.Command.forget_node:type_name -> naradplane.storage.v1.ForgetNode
-	24, // 21: naradplane.storage.v1.Command.adopt_copy:type_name -> naradplane.storage.v1.AdoptCopy
-	25, // 22: naradplane.storage.v1.Command.set_maintenance:type_name -> naradplane.storage.v1.SetMaintenance
-	26, // 23: naradplane.storage.v1.MarkDead.hwms:type_name -> naradplane.storage.v1.PartitionOffsetRecord
-	2,  // 24: naradplane.storage.v1.SetTarget.partition:type_name -> naradplane.storage.v1.PartitionRef
-	2,  // 25: naradplane.storage.v1.CancelMove.partition:type_name -> naradplane.storage.v1.PartitionRef
-	2,  // 26: naradplane.storage.v1.GrantHandoff.partition:type_name -> naradplane.storage.v1.PartitionRef
-	2,  // 27: naradplane.storage.v1.RevokeHandoff.partition:type_name -> naradplane.storage.v1.PartitionRef
-	2,  // 28: naradplane.storage.v1.CompleteMove.partition:type_name -> naradplane.storage.v1.PartitionRef
-	2,  // 29: naradplane.storage.v1.ForceCompleteMove.partition:type_name -> naradplane.storage.v1.PartitionRef
-	2,  // 30: naradplane.storage.v1.ReportOpened.partition:type_name -> naradplane.storage.v1.PartitionRef
-	27, // 31: naradplane.storage.v1.ReportOpened.stats:type_name -> naradplane.storage.v1.MoveStatsRecord
-	2,  // 32: naradplane.storage.v1.ReportReclaimed.partition:type_name -> naradplane.storage.v1.PartitionRef
-	28, // 33: naradplane.storage.v1.SetSettings.settings:type_name -> naradplane.storage.v1.SettingsRecord
-	29, // 34: naradplane.storage.v1.ClaimPartitions.claims:type_name -> naradplane.storage.v1.ClaimRecord
-	30, // 35: naradplane.storage.v1.ClaimPartitions.topics:type_name -> naradplane.storage.v1.TopicRecord
-	2,  // 36: naradplane.storage.v1.SettlePartition.partition:type_name -> naradplane.storage.v1.PartitionRef
-	2,  // 37: naradplane.storage.v1.Replacement.partition:type_name -> naradplane.storage.v1.PartitionRef
-	22, // 38: naradplane.storage.v1.ForgetNode.replacements:type_name -> naradplane.storage.v1.Replacement
-	2,  // 39: naradplane.storage.v1.AdoptCopy.partition:type_name -> naradplane.storage.v1.PartitionRef
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	26, // 0: naradplane.storage.v1.Command.actor:type_name -> naradplane.storage.v1.ActorRecord
+	3,  // 1: naradplane.storage.v1.Command.register_node:type_name -> naradplane.storage.v1.RegisterNode
+	4,  // 2: naradplane.storage.v1.Command.mark_dead:type_name -> naradplane.storage.v1.MarkDead
+	5,  // 3: naradplane.storage.v1.Command.set_draining:type_name -> naradplane.storage.v1.SetDraining
+	6,  // 4: naradplane.storage.v1.Command.remove_node:type_name -> naradplane.storage.v1.RemoveNode
+	7,  // 5: naradplane.storage.v1.Command.create_topic:type_name -> naradplane.storage.v1.CreateTopic
+	8,  // 6: naradplane.storage.v1.Command.delete_topic:type_name -> naradplane.storage.v1.DeleteTopic
+	9,  // 7: naradplane.storage.v1.Command.set_target:type_name -> naradplane.storage.v1.SetTarget
+	10, // 8: naradplane.storage.v1.Command.cancel_move:type_name -> naradplane.storage.v1.CancelMove
+	11, // 9: naradplane.storage.v1.Command.grant_handoff:type_name -> naradplane.storage.v1.GrantHandoff
+	12, // 10: naradplane.storage.v1.Command.revoke_handoff:type_name -> naradplane.storage.v1.RevokeHandoff
+	13, // 11: naradplane.storage.v1.Command.complete_move:type_name -> naradplane.storage.v1.CompleteMove
+	14, // 12: naradplane.storage.v1.Command.force_complete_move:type_name -> naradplane.storage.v1.ForceCompleteMove
+	15, // 13: naradplane.storage.v1.Command.report_opened:type_name -> naradplane.storage.v1.ReportOpened
+	16, // 14: naradplane.storage.v1.Command.report_reclaimed:type_name -> naradplane.storage.v1.ReportReclaimed
+	17, // 15: naradplane.storage.v1.Command.set_settings:type_name -> naradplane.storage.v1.SetSettings
+	18, // 16: naradplane.storage.v1.Command.put_controller:type_name -> naradplane.storage.v1.PutController
+	19, // 17: naradplane.storage.v1.Command.remove_controller:type_name -> naradplane.storage.v1.RemoveController
+	1,  // 18: naradplane.storage.v1.Command.noop:type_name -> naradplane.storage.v1.Noop
+	20, // 19: naradplane.storage.v1.Command.claim_partitions:type_name -> naradplane.storage.v1.ClaimPartitions
+	21, // 20: naradplane.storage.v1.Command.settle_partition:type_name -> naradplane.storage.v1.SettlePartition
+	23, // 21: naradplane.storage.v1.Command.forget_node:type_name -> naradplane.storage.v1.ForgetNode
+	24, // 22: naradplane.storage.v1.Command.adopt_copy:type_name -> naradplane.storage.v1.AdoptCopy
+	25, // 23: naradplane.storage.v1.Command.set_maintenance:type_name -> naradplane.storage.v1.SetMaintenance
+	27, // 24: naradplane.storage.v1.MarkDead.hwms:type_name -> naradplane.storage.v1.PartitionOffsetRecord
+	2,  // 25: naradplane.storage.v1.SetTarget.partition:type_name -> naradplane.storage.v1.PartitionRef
+	2,  // 26: naradplane.storage.v1.CancelMove.partition:type_name -> naradplane.storage.v1.PartitionRef
+	2,  // 27: naradplane.storage.v1.GrantHandoff.partition:type_name -> naradplane.storage.v1.PartitionRef
+	2,  // 28: naradplane.storage.v1.RevokeHandoff.partition:type_name -> naradplane.storage.v1.PartitionRef
+	2,  // 29: naradplane.storage.v1.CompleteMove.partition:type_name -> naradplane.storage.v1.PartitionRef
+	2,  // 30: naradplane.storage.v1.ForceCompleteMove.partition:type_name -> naradplane.storage.v1.PartitionRef
+	2,  // 31: naradplane.storage.v1.ReportOpened.partition:type_name -> naradplane.storage.v1.PartitionRef
+	28, // 32: naradplane.storage.v1.ReportOpened.stats:type_name -> naradplane.storage.v1.MoveStatsRecord
+	2,  // 33: naradplane.storage.v1.ReportReclaimed.partition:type_name -> naradplane.storage.v1.PartitionRef
+	29, // 34: naradplane.storage.v1.SetSettings.settings:type_name -> naradplane.storage.v1.SettingsRecord
+	30, // 35: naradplane.storage.v1.ClaimPartitions.claims:type_name -> naradplane.storage.v1.ClaimRecord
+	31, // 36: naradplane.storage.v1.ClaimPartitions.topics:type_name -> naradplane.storage.v1.TopicRecord
+	2,  // 37: naradplane.storage.v1.SettlePartition.partition:type_name -> naradplane.storage.v1.PartitionRef
+	2,  // 38: naradplane.storage.v1.Replacement.partition:type_name -> naradplane.storage.v1.PartitionRef
+	22, // 39: naradplane.storage.v1.ForgetNode.replacements:type_name -> naradplane.storage.v1.Replacement
+	2,  // 40: naradplane.storage.v1.AdoptCopy.partition:type_name -> naradplane.storage.v1.PartitionRef
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_naradplane_storage_v1_command_proto_init() }

@@ -1887,6 +1887,177 @@ func (x *ResultRecord) GetRequestId() string {
 	return ""
 }
 
+// ActorRecord is who asked for a command, as far as it is known.
+type ActorRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The name stands in the client certificate.
+	Verified      bool   `protobuf:"varint,3,opt,name=verified,proto3" json:"verified,omitempty"`
+	Address       string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ActorRecord) Reset() {
+	*x = ActorRecord{}
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ActorRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ActorRecord) ProtoMessage() {}
+
+func (x *ActorRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ActorRecord.ProtoReflect.Descriptor instead.
+func (*ActorRecord) Descriptor() ([]byte, []int) {
+	return file_naradplane_storage_v1_record_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ActorRecord) GetKind() uint32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *ActorRecord) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ActorRecord) GetVerified() bool {
+	if x != nil {
+		return x.Verified
+	}
+	return false
+}
+
+func (x *ActorRecord) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+// EventRecord is one line of the audit, under its id.
+type EventRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	At            int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
+	Actor         *ActorRecord           `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
+	Kind          uint32                 `protobuf:"varint,4,opt,name=kind,proto3" json:"kind,omitempty"`
+	Subject       string                 `protobuf:"bytes,5,opt,name=subject,proto3" json:"subject,omitempty"`
+	Nodes         []string               `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Reason        string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	Result        string                 `protobuf:"bytes,8,opt,name=result,proto3" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EventRecord) Reset() {
+	*x = EventRecord{}
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EventRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EventRecord) ProtoMessage() {}
+
+func (x *EventRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_naradplane_storage_v1_record_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EventRecord.ProtoReflect.Descriptor instead.
+func (*EventRecord) Descriptor() ([]byte, []int) {
+	return file_naradplane_storage_v1_record_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *EventRecord) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *EventRecord) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *EventRecord) GetActor() *ActorRecord {
+	if x != nil {
+		return x.Actor
+	}
+	return nil
+}
+
+func (x *EventRecord) GetKind() uint32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *EventRecord) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *EventRecord) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *EventRecord) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *EventRecord) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
 var File_naradplane_storage_v1_record_proto protoreflect.FileDescriptor
 
 const file_naradplane_storage_v1_record_proto_rawDesc = "" +
@@ -2074,7 +2245,21 @@ const file_naradplane_storage_v1_record_proto_rawDesc = "" +
 	"\bblockers\x18\x05 \x03(\tR\bblockers\x12\x14\n" +
 	"\x05value\x18\x06 \x01(\x04R\x05value\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\a \x01(\tR\trequestIdBJZHgithub.com/naradctl/naradctl-plane/proto/naradplane/storage/v1;storagev1b\x06proto3"
+	"request_id\x18\a \x01(\tR\trequestId\"k\n" +
+	"\vActorRecord\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
+	"\bverified\x18\x03 \x01(\bR\bverified\x12\x18\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\"\xe7\x01\n" +
+	"\vEventRecord\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x0e\n" +
+	"\x02at\x18\x02 \x01(\x03R\x02at\x128\n" +
+	"\x05actor\x18\x03 \x01(\v2\".naradplane.storage.v1.ActorRecordR\x05actor\x12\x12\n" +
+	"\x04kind\x18\x04 \x01(\rR\x04kind\x12\x18\n" +
+	"\asubject\x18\x05 \x01(\tR\asubject\x12\x14\n" +
+	"\x05nodes\x18\x06 \x03(\tR\x05nodes\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x16\n" +
+	"\x06result\x18\b \x01(\tR\x06resultBJZHgithub.com/naradctl/naradctl-plane/proto/naradplane/storage/v1;storagev1b\x06proto3"
 
 var (
 	file_naradplane_storage_v1_record_proto_rawDescOnce sync.Once
@@ -2088,7 +2273,7 @@ func file_naradplane_storage_v1_record_proto_rawDescGZIP() []byte {
 	return file_naradplane_storage_v1_record_proto_rawDescData
 }
 
-var file_naradplane_storage_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_naradplane_storage_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_naradplane_storage_v1_record_proto_goTypes = []any{
 	(*NodeRecord)(nil),            // 0: naradplane.storage.v1.NodeRecord
 	(*PartitionOffsetRecord)(nil), // 1: naradplane.storage.v1.PartitionOffsetRecord
@@ -2107,6 +2292,8 @@ var file_naradplane_storage_v1_record_proto_goTypes = []any{
 	(*ChangeRecord)(nil),          // 14: naradplane.storage.v1.ChangeRecord
 	(*RevisionRecord)(nil),        // 15: naradplane.storage.v1.RevisionRecord
 	(*ResultRecord)(nil),          // 16: naradplane.storage.v1.ResultRecord
+	(*ActorRecord)(nil),           // 17: naradplane.storage.v1.ActorRecord
+	(*EventRecord)(nil),           // 18: naradplane.storage.v1.EventRecord
 }
 var file_naradplane_storage_v1_record_proto_depIdxs = []int32{
 	1,  // 0: naradplane.storage.v1.NodeRecord.dead_hwms:type_name -> naradplane.storage.v1.PartitionOffsetRecord
@@ -2122,11 +2309,12 @@ var file_naradplane_storage_v1_record_proto_depIdxs = []int32{
 	8,  // 10: naradplane.storage.v1.ChangeRecord.controller:type_name -> naradplane.storage.v1.ControllerRecord
 	3,  // 11: naradplane.storage.v1.ChangeRecord.before:type_name -> naradplane.storage.v1.AssignmentRecord
 	14, // 12: naradplane.storage.v1.RevisionRecord.changes:type_name -> naradplane.storage.v1.ChangeRecord
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	17, // 13: naradplane.storage.v1.EventRecord.actor:type_name -> naradplane.storage.v1.ActorRecord
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_naradplane_storage_v1_record_proto_init() }
@@ -2153,7 +2341,7 @@ func file_naradplane_storage_v1_record_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_naradplane_storage_v1_record_proto_rawDesc), len(file_naradplane_storage_v1_record_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -31,6 +31,15 @@ const (
 	ClusterServiceListMembersProcedure = "/naradplane.v1.ClusterService/ListMembers"
 	// ClusterServiceListMovesProcedure is the procedure name of the ClusterService's ListMoves RPC.
 	ClusterServiceListMovesProcedure = "/naradplane.v1.ClusterService/ListMoves"
+	// ClusterServicePlanMovesProcedure is the procedure name of the ClusterService's PlanMoves RPC.
+	ClusterServicePlanMovesProcedure = "/naradplane.v1.ClusterService/PlanMoves"
+	// ClusterServiceExplainPartitionProcedure is the procedure name of the ClusterService's
+	// ExplainPartition RPC.
+	ClusterServiceExplainPartitionProcedure = "/naradplane.v1.ClusterService/ExplainPartition"
+	// ClusterServiceListEventsProcedure is the procedure name of the ClusterService's ListEvents RPC.
+	ClusterServiceListEventsProcedure = "/naradplane.v1.ClusterService/ListEvents"
+	// ClusterServiceWatchEventsProcedure is the procedure name of the ClusterService's WatchEvents RPC.
+	ClusterServiceWatchEventsProcedure = "/naradplane.v1.ClusterService/WatchEvents"
 	// ClusterServiceDecommissionProcedure is the procedure name of the ClusterService's Decommission
 	// RPC.
 	ClusterServiceDecommissionProcedure = "/naradplane.v1.ClusterService/Decommission"
@@ -103,6 +112,34 @@ var (
 			StreamType: connect.StreamTypeUnary,
 			Schema:     v1.File_naradplane_v1_cluster_service_proto.Services().ByName("ClusterService").Methods().ByName("ListMoves"),
 			Procedure:  ClusterServiceListMovesProcedure,
+		}
+	})
+	clusterServicePlanMovesSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_naradplane_v1_cluster_service_proto.Services().ByName("ClusterService").Methods().ByName("PlanMoves"),
+			Procedure:  ClusterServicePlanMovesProcedure,
+		}
+	})
+	clusterServiceExplainPartitionSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_naradplane_v1_cluster_service_proto.Services().ByName("ClusterService").Methods().ByName("ExplainPartition"),
+			Procedure:  ClusterServiceExplainPartitionProcedure,
+		}
+	})
+	clusterServiceListEventsSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeUnary,
+			Schema:     v1.File_naradplane_v1_cluster_service_proto.Services().ByName("ClusterService").Methods().ByName("ListEvents"),
+			Procedure:  ClusterServiceListEventsProcedure,
+		}
+	})
+	clusterServiceWatchEventsSpec = sync.OnceValue(func() connect.Spec {
+		return connect.Spec{
+			StreamType: connect.StreamTypeServer,
+			Schema:     v1.File_naradplane_v1_cluster_service_proto.Services().ByName("ClusterService").Methods().ByName("WatchEvents"),
+			Procedure:  ClusterServiceWatchEventsProcedure,
 		}
 	})
 	clusterServiceDecommissionSpec = sync.OnceValue(func() connect.Spec {
@@ -241,6 +278,15 @@ type ClusterServiceClient interface {
 	ListMembers(context.Context, *v1.ListMembersRequest) (*v1.ListMembersResponse, error)
 	// ListMoves lists moves in flight, those that should be and can't, and on request ended ones.
 	ListMoves(context.Context, *v1.ListMovesRequest) (*v1.ListMovesResponse, error)
+	// PlanMoves says what the planner would do now, or what if nodes drained or joined. It changes nothing.
+	PlanMoves(context.Context, *v1.PlanMovesRequest) (*v1.PlanMovesResponse, error)
+	// ExplainPartition says why a partition does not move, or that it does.
+	ExplainPartition(context.Context, *v1.ExplainPartitionRequest) (*v1.ExplainPartitionResponse, error)
+	// ListEvents lists the audit: who did what, why, and what came of it. Linearizable.
+	ListEvents(context.Context, *v1.ListEventsRequest) (*v1.ListEventsResponse, error)
+	// WatchEvents streams events as they come. ERROR_REASON_REVISION_COMPACTED: what comes next is not
+	// kept any more.
+	WatchEvents(context.Context, *v1.WatchEventsRequest) (ClusterServiceWatchEventsClientStream, error)
 	// Decommission marks nodes for draining; when empty they are removed. Several ids are one plan.
 	Decommission(context.Context, *v1.DecommissionRequest) (*v1.DecommissionResponse, error)
 	// CancelDecommission clears the draining mark.
@@ -285,6 +331,27 @@ func NewClusterServiceClient(client *connect.Client) ClusterServiceClient {
 	return &clusterServiceClient{client: client}
 }
 
+// ClusterServiceWatchEventsClientStream is the client stream for the ClusterService's WatchEvents
+// RPC.
+type ClusterServiceWatchEventsClientStream struct {
+	stream connect.ClientStream
+}
+
+// Receive returns the next response message from the server.
+func (s ClusterServiceWatchEventsClientStream) Receive() (*v1.WatchEventsResponse, error) {
+	var res v1.WatchEventsResponse
+	if err := s.stream.Receive(&res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+// Close releases the stream's resources. It is idempotent and is typically deferred to clean up a
+// stream abandoned before io.EOF.
+func (s ClusterServiceWatchEventsClientStream) Close() error {
+	return s.stream.Close()
+}
+
 // ClusterServiceSaveSnapshotClientStream is the client stream for the ClusterService's SaveSnapshot
 // RPC.
 type ClusterServiceSaveSnapshotClientStream struct {
@@ -314,6 +381,15 @@ type ClusterServiceHandler interface {
 	ListMembers(context.Context, *v1.ListMembersRequest) (*v1.ListMembersResponse, error)
 	// ListMoves lists moves in flight, those that should be and can't, and on request ended ones.
 	ListMoves(context.Context, *v1.ListMovesRequest) (*v1.ListMovesResponse, error)
+	// PlanMoves says what the planner would do now, or what if nodes drained or joined. It changes nothing.
+	PlanMoves(context.Context, *v1.PlanMovesRequest) (*v1.PlanMovesResponse, error)
+	// ExplainPartition says why a partition does not move, or that it does.
+	ExplainPartition(context.Context, *v1.ExplainPartitionRequest) (*v1.ExplainPartitionResponse, error)
+	// ListEvents lists the audit: who did what, why, and what came of it. Linearizable.
+	ListEvents(context.Context, *v1.ListEventsRequest) (*v1.ListEventsResponse, error)
+	// WatchEvents streams events as they come. ERROR_REASON_REVISION_COMPACTED: what comes next is not
+	// kept any more.
+	WatchEvents(context.Context, *v1.WatchEventsRequest, ClusterServiceWatchEventsServerStream) error
 	// Decommission marks nodes for draining; when empty they are removed. Several ids are one plan.
 	Decommission(context.Context, *v1.DecommissionRequest) (*v1.DecommissionResponse, error)
 	// CancelDecommission clears the draining mark.
@@ -360,6 +436,10 @@ func RegisterClusterServiceHandler(server *connect.Server, svc ClusterServiceHan
 		connect.Method{Spec: clusterServiceGetClusterStatusSpec(), Handler: adapter.getClusterStatus},
 		connect.Method{Spec: clusterServiceListMembersSpec(), Handler: adapter.listMembers},
 		connect.Method{Spec: clusterServiceListMovesSpec(), Handler: adapter.listMoves},
+		connect.Method{Spec: clusterServicePlanMovesSpec(), Handler: adapter.planMoves},
+		connect.Method{Spec: clusterServiceExplainPartitionSpec(), Handler: adapter.explainPartition},
+		connect.Method{Spec: clusterServiceListEventsSpec(), Handler: adapter.listEvents},
+		connect.Method{Spec: clusterServiceWatchEventsSpec(), Handler: adapter.watchEvents},
 		connect.Method{Spec: clusterServiceDecommissionSpec(), Handler: adapter.decommission},
 		connect.Method{Spec: clusterServiceCancelDecommissionSpec(), Handler: adapter.cancelDecommission},
 		connect.Method{Spec: clusterServiceStartMoveSpec(), Handler: adapter.startMove},
@@ -379,6 +459,22 @@ func RegisterClusterServiceHandler(server *connect.Server, svc ClusterServiceHan
 		connect.Method{Spec: clusterServiceSetMaintenanceSpec(), Handler: adapter.setMaintenance},
 		connect.Method{Spec: clusterServiceGetControllerStateSpec(), Handler: adapter.getControllerState},
 	)
+}
+
+// ClusterServiceWatchEventsServerStream is the server stream for the ClusterService's WatchEvents
+// RPC.
+type ClusterServiceWatchEventsServerStream struct {
+	stream connect.ServerStream
+}
+
+// SendHeaders flushes the response headers without a message. The first Send does this implicitly.
+func (s ClusterServiceWatchEventsServerStream) SendHeaders() error {
+	return s.stream.SendHeaders()
+}
+
+// Send sends a response message to the client.
+func (s ClusterServiceWatchEventsServerStream) Send(res *v1.WatchEventsResponse) error {
+	return s.stream.Send(res)
 }
 
 // ClusterServiceSaveSnapshotServerStream is the server stream for the ClusterService's SaveSnapshot
@@ -410,6 +506,22 @@ func (UnimplementedClusterServiceHandler) ListMembers(context.Context, *v1.ListM
 
 func (UnimplementedClusterServiceHandler) ListMoves(context.Context, *v1.ListMovesRequest) (*v1.ListMovesResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, "naradplane.v1.ClusterService.ListMoves is not implemented")
+}
+
+func (UnimplementedClusterServiceHandler) PlanMoves(context.Context, *v1.PlanMovesRequest) (*v1.PlanMovesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "naradplane.v1.ClusterService.PlanMoves is not implemented")
+}
+
+func (UnimplementedClusterServiceHandler) ExplainPartition(context.Context, *v1.ExplainPartitionRequest) (*v1.ExplainPartitionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "naradplane.v1.ClusterService.ExplainPartition is not implemented")
+}
+
+func (UnimplementedClusterServiceHandler) ListEvents(context.Context, *v1.ListEventsRequest) (*v1.ListEventsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, "naradplane.v1.ClusterService.ListEvents is not implemented")
+}
+
+func (UnimplementedClusterServiceHandler) WatchEvents(context.Context, *v1.WatchEventsRequest, ClusterServiceWatchEventsServerStream) error {
+	return connect.NewError(connect.CodeUnimplemented, "naradplane.v1.ClusterService.WatchEvents is not implemented")
 }
 
 func (UnimplementedClusterServiceHandler) Decommission(context.Context, *v1.DecommissionRequest) (*v1.DecommissionResponse, error) {
@@ -510,6 +622,38 @@ func (c *clusterServiceClient) ListMoves(ctx context.Context, req *v1.ListMovesR
 		return nil, err
 	}
 	return &res, nil
+}
+
+func (c *clusterServiceClient) PlanMoves(ctx context.Context, req *v1.PlanMovesRequest) (*v1.PlanMovesResponse, error) {
+	var res v1.PlanMovesResponse
+	if err := c.client.CallUnary(ctx, clusterServicePlanMovesSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *clusterServiceClient) ExplainPartition(ctx context.Context, req *v1.ExplainPartitionRequest) (*v1.ExplainPartitionResponse, error) {
+	var res v1.ExplainPartitionResponse
+	if err := c.client.CallUnary(ctx, clusterServiceExplainPartitionSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *clusterServiceClient) ListEvents(ctx context.Context, req *v1.ListEventsRequest) (*v1.ListEventsResponse, error) {
+	var res v1.ListEventsResponse
+	if err := c.client.CallUnary(ctx, clusterServiceListEventsSpec(), req, &res); err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func (c *clusterServiceClient) WatchEvents(ctx context.Context, req *v1.WatchEventsRequest) (ClusterServiceWatchEventsClientStream, error) {
+	stream, err := c.client.CallServerStream(ctx, clusterServiceWatchEventsSpec(), req)
+	if err != nil {
+		return ClusterServiceWatchEventsClientStream{}, err
+	}
+	return ClusterServiceWatchEventsClientStream{stream: stream}, nil
 }
 
 func (c *clusterServiceClient) Decommission(ctx context.Context, req *v1.DecommissionRequest) (*v1.DecommissionResponse, error) {
@@ -692,6 +836,50 @@ func (h clusterServiceHandler) listMoves(ctx context.Context, _ connect.Spec, st
 		return err
 	}
 	return stream.Send(res)
+}
+
+func (h clusterServiceHandler) planMoves(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.PlanMovesRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.PlanMoves(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h clusterServiceHandler) explainPartition(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ExplainPartitionRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ExplainPartition(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h clusterServiceHandler) listEvents(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.ListEventsRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	res, err := h.svc.ListEvents(ctx, &req)
+	if err != nil {
+		return err
+	}
+	return stream.Send(res)
+}
+
+func (h clusterServiceHandler) watchEvents(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
+	var req v1.WatchEventsRequest
+	if err := stream.Receive(&req); err != nil {
+		return err
+	}
+	return h.svc.WatchEvents(ctx, &req, ClusterServiceWatchEventsServerStream{stream: stream})
 }
 
 func (h clusterServiceHandler) decommission(ctx context.Context, _ connect.Spec, stream connect.ServerStream) error {
