@@ -25,6 +25,8 @@ type Options struct {
 	Agents []string
 	// TLS makes the connections, with the client's certificate. Nil is plain HTTP.
 	TLS *tls.Config
+	// User says who uses the client, for the cluster's audit. It proves nothing; a client certificate does.
+	User string
 	// AttemptTimeout bounds one attempt at one address, so that a silent host does not use up a call's time. Zero is 5 s.
 	// The time for which a Consume waits is added.
 	AttemptTimeout time.Duration
@@ -82,7 +84,7 @@ func New(o Options) (*Client, error) {
 	}
 	c.mu.connects = map[string]*connect.Client{}
 	// HTTP/1.1: each call in flight has a connection of its own, and a stuck one holds up nothing else.
-	c.http = &http.Client{Transport: &http.Transport{
+	c.http = &http.Client{Transport: named{o.User, &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
 		TLSClientConfig:     o.TLS,
 		TLSHandshakeTimeout: dialTimeout,
@@ -90,7 +92,7 @@ func New(o Options) (*Client, error) {
 		MaxIdleConnsPerHost: idlePerHost,
 		IdleConnTimeout:     time.Minute,
 		DisableCompression:  true,
-	}}
+	}}}
 	c.routes = newRoutes(c)
 	plane := connect.NewClient(&party{Client: c, what: "controller", pick: c.pickControllers}, o.Interceptors...)
 	c.cluster = planev1connect.NewClusterServiceClient(plane)
@@ -98,6 +100,24 @@ func New(o Options) (*Client, error) {
 	c.nodes = planev1connect.NewNodeServiceClient(plane)
 	c.data = nodev1connect.NewDataServiceClient(connect.NewClient(&party{Client: c, what: "agent", pick: c.pickAgents}, o.Interceptors...))
 	return c, nil
+}
+
+// named says who uses the client.
+type named struct {
+	user string
+	*http.Transport
+}
+
+// userHeader is what the controllers read it from.
+const userHeader = "Naradplane-User"
+
+// RoundTrip implements http.RoundTripper. The embedded transport's idle connections stay closable.
+func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
+	if n.user != "" {
+		r = r.Clone(r.Context())
+		r.Header.Set(userHeader, n.user)
+	}
+	return n.Transport.RoundTrip(r)
 }
 
 // Close ends what the client does by itself and drops idle connections. It is called once.

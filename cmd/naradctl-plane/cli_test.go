@@ -8,9 +8,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 	nodev1 "github.com/naradctl/naradctl-plane/proto/naradnode/v1"
@@ -168,6 +171,13 @@ func TestStatusSaysWhyAndWhatNext(t *testing.T) {
 	a := serveAnswers(t)
 	a.status = &planev1.GetClusterStatusResponse{
 		Verdict: planev1.ClusterVerdict_CLUSTER_VERDICT_DEGRADED, Reasons: []string{"node-2 is dead"}, NextCommand: "naradctl-plane cluster members",
+		Findings: []*planev1.StatusFinding{
+			{Verdict: planev1.ClusterVerdict_CLUSTER_VERDICT_DEGRADED, Text: "node-2 is dead", NextCommand: "naradctl-plane cluster members"},
+			{Verdict: planev1.ClusterVerdict_CLUSTER_VERDICT_DEGRADED, Text: "node-3 is silent", NextCommand: "naradctl-plane cluster members"},
+			{Verdict: planev1.ClusterVerdict_CLUSTER_VERDICT_STALLED, Text: "partition t/1: no receivers", NextCommand: "naradctl-plane cluster moves -o wide"},
+			{Verdict: planev1.ClusterVerdict_CLUSTER_VERDICT_MOVING, Text: "moves in flight: 2"},
+		},
+		Estimate:  &planev1.Estimate{Eta: durationpb.New(90e9), Basis: "the past", RemainingBytes: 9 << 20, BytesPerSecond: 1 << 20, MovesInFlight: 2},
 		ClusterId: "c1", Leader: "ctl-1", Term: 3, Voters: 3, NodesAlive: 2, NodesDead: 1, Topics: 1, Partitions: 6, Bytes: 3 << 20, Revision: 40,
 	}
 	got := run(t, "", "cluster", "status", "--addr", a.address)
@@ -205,6 +215,101 @@ func TestOutputFormats(t *testing.T) {
 	}
 	if len(doc.Members) != 1 || doc.Members[0].Node.NodeId != "node-1" || doc.Members[0].Bytes != "5368709120" {
 		t.Errorf("JSON was read as %+v", doc)
+	}
+}
+
+// TestUnderstandingInFourFormats: each of the commands that explain prints the API's message and two tables.
+func TestUnderstandingInFourFormats(t *testing.T) {
+	a := serveAnswers(t)
+	p := func(i uint32) *planev1.Partition { return &planev1.Partition{TopicId: 7, Topic: "orders", Index: i} }
+	estimate := &planev1.Estimate{Eta: durationpb.New(90e9), Basis: "copy_rate_per_node=1.0 MiB", RemainingBytes: 9 << 20, MovesInFlight: 1, MovesWaiting: 2}
+	nodes := []*planev1.NodeForesight{
+		{NodeId: "node-1", Alive: true, Draining: true, OwnedBefore: 2, BytesBefore: 9 << 20, MovesOut: 2, DiskTotalBytes: 100 << 20, DiskUsedBeforeBytes: 50 << 20, DiskUsedAfterBytes: 41 << 20},
+		{NodeId: "new-1", Added: true, Alive: true, OwnedAfter: 2, BytesAfter: 9 << 20, MovesIn: 2},
+	}
+	planned := []*planev1.PlannedMove{
+		{Partition: p(0), From: "node-1", To: "new-1", Bytes: 4 << 20, Reason: "drain node-1"},
+		{Partition: p(1), From: "node-1", To: "new-1", Bytes: 5 << 20, Reason: "drain node-1", Waits: "1 moves are in flight (max_in_flight_moves=1)"},
+		{Partition: p(2), From: "node-1", OldTarget: "node-9", Reason: "cancel: target node-9 is dead"},
+	}
+	blocked := []*planev1.BlockedMove{{Partition: p(3), Owner: "node-4", Bytes: 1 << 30, Reason: "owner dead"}}
+	a.plan = &planev1.PlanMovesResponse{Revision: 9, Moves: planned, Bytes: 9 << 20, Blocked: blocked, Nodes: nodes, Estimate: estimate, Notes: []string{"rebalancing is paused"}}
+	a.why = &planev1.ExplainPartitionResponse{Revision: 9, Partition: p(1), Owner: "node-1", Bytes: 5 << 20, State: planev1.PlacementState_PLACEMENT_STATE_HELD_BACK,
+		Reasons: []string{"drain node-1; waits: 1 moves are in flight (max_in_flight_moves=1)"}, Planned: planned[1], NextCommand: "naradctl-plane cluster moves"}
+	a.drain = &planev1.DecommissionResponse{DryRun: true, Moves: planned[:2], Bytes: 9 << 20, Nodes: nodes, Estimate: estimate}
+	at := timestamppb.New(time.Unix(1_800_000_000, 0))
+	a.moves = &planev1.ListMovesResponse{Revision: 9, HistoryKept: 1, HistoryKeptLimit: 10000, Estimate: estimate, Blocked: blocked,
+		Moves: []*planev1.Move{{Assignment: &planev1.Assignment{Partition: p(0), Owner: "node-1", Target: "node-2", MoveId: 5, Reason: "drain node-1", MoveStartedAt: at},
+			Progress: &planev1.MoveProgress{Phase: planev1.MovePhase_MOVE_PHASE_FROZEN, DoneBytes: 3 << 20, TotalBytes: 4 << 20, LagBytes: 1 << 20,
+				BytesPerSecond: 1 << 20, Passes: 2, Attempt: 1, FrozenFor: durationpb.New(12e6)}, Eta: durationpb.New(1e9)}},
+		History: []*planev1.MoveRecord{{Partition: p(8), MoveId: 4, Kind: planev1.OutcomeKind_OUTCOME_KIND_FLIPPED, Source: "node-1", Destination: "node-2",
+			Reason: "drain node-1", StartedAt: at, EndedAt: at, Stats: &planev1.MoveStats{Bytes: 4 << 20, Duration: durationpb.New(4e9), Freeze: durationpb.New(8e6), Passes: 1, Attempts: 1}}}}
+	a.events = &planev1.ListEventsResponse{Revision: 9, OldestId: 1, NewestId: 2, KeptLimit: 10000, Events: []*planev1.Event{
+		{Id: 1, Revision: 4, At: at, Kind: planev1.EventKind_EVENT_KIND_DRAIN_BEGUN, Subject: "node-1", Nodes: []string{"node-1"}, Reason: "disk", Result: "it owns 2 partitions",
+			Actor: &planev1.Actor{Kind: planev1.ActorKind_ACTOR_KIND_OPERATOR, Name: "alice@host", Address: "10.0.0.7"}},
+		{Id: 2, Revision: 8, At: at, Kind: planev1.EventKind_EVENT_KIND_SETTINGS_CHANGED, Result: "max_passes: 20 → 9",
+			Actor: &planev1.Actor{Kind: planev1.ActorKind_ACTOR_KIND_OPERATOR, Name: "bob", Verified: true, Address: "10.0.0.8"}},
+	}}
+	for name, args := range map[string][]string{
+		"plan":    {"cluster", "plan", "--drain", "node-1", "--add", "1"},
+		"whynot":  {"cluster", "plan", "why-not", "orders/1"},
+		"dryrun":  {"cluster", "decommission", "node-1", "--dry-run"},
+		"moves":   {"cluster", "moves", "--history"},
+		"events":  {"cluster", "events", "--node", "node-1", "--since", "1h"},
+		"explain": {"cluster", "plan", "--explain"},
+	} {
+		for _, format := range []string{"table", "wide", "json", "yaml"} {
+			got := run(t, "", append(args, "--addr", a.address, "-o", format)...)
+			if got.code != codeDone {
+				t.Errorf("%s %s: got %s", name, format, got)
+			}
+			if name != "explain" || format == "table" {
+				golden(t, name+"."+format, got.stdout)
+			}
+		}
+	}
+	for _, r := range a.requests() {
+		if e, ok := r.(*planev1.ListEventsRequest); ok && (e.GetNode() != "node-1" || e.GetLimit() != 100 || time.Since(e.GetSince().AsTime()) < time.Hour) {
+			t.Errorf("asked for %v", e)
+		}
+		if e, ok := r.(*planev1.ListMovesRequest); ok && (!e.GetHistory() || e.GetHistoryLimit() != 100) {
+			t.Errorf("asked for %v", e)
+		}
+	}
+}
+
+// TestMembersByName: with ids, every single thing that keeps a node; an unknown one is not found.
+func TestMembersByName(t *testing.T) {
+	a := serveAnswers(t)
+	m := member("node-1", true, 3, "partition t/0: no receivers", "and 1 more partitions")
+	for i := range 2 {
+		m.DrainBlockers = append(m.DrainBlockers, &planev1.DrainBlocker{Reason: "no_receivers", Act: true, Count: 1, Text: fmt.Sprintf("partition t/%d: no receivers", i)})
+	}
+	a.members = []*planev1.ListMembersResponse{members(m, member("node-2", false, 1))}
+	got := run(t, "", "cluster", "members", "node-1", "--addr", a.address)
+	if got.code != codeDone || !strings.Contains(got.stdout, "node-1 is draining: partition t/1: no receivers") || strings.Contains(got.stdout, "node-2") {
+		t.Errorf("got %s", got)
+	}
+	a.members = []*planev1.ListMembersResponse{members(member("node-2", false, 1))}
+	if got := run(t, "", "cluster", "members", "node-7", "--addr", a.address); got.code != codeNotFound || !strings.Contains(got.stderr, "node node-7 is no member") {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestSinceIsADurationOrATime(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0).UTC()
+	for in, want := range map[string]time.Time{"2h": now.Add(-2 * time.Hour), "2026-01-31T00:00:00Z": time.Date(2026, 1, 31, 0, 0, 0, 0, time.UTC)} {
+		if got, err := parseSince(in, now); err != nil || !got.Equal(want) {
+			t.Errorf("%s is %s, want %s (%v)", in, got, want, err)
+		}
+	}
+	for _, in := range []string{"-2h", "yesterday", "2026-01-31"} {
+		if got, err := parseSince(in, now); err == nil {
+			t.Errorf("%s was read as %s", in, got)
+		}
+	}
+	if got := run(t, "", "cluster", "events", "--since", "yesterday"); got.code != codeUsage || !strings.Contains(got.stderr, "--since") {
+		t.Errorf("got %s", got)
 	}
 }
 

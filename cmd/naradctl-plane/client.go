@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/user"
 	"strings"
 
 	"github.com/google/uuid"
@@ -26,7 +28,7 @@ func (a *app) connect(agents []string) (*client.Client, error) {
 	if a.client != nil {
 		return a.client, nil
 	}
-	o := client.Options{TLS: a.creds.client()}
+	o := client.Options{TLS: a.creds.client(), User: userName()}
 	for _, address := range a.addrs {
 		o.Controllers = append(o.Controllers, strings.TrimSpace(address))
 	}
@@ -39,6 +41,28 @@ func (a *app) connect(agents []string) (*client.Client, error) {
 	}
 	a.client = c
 	return c, nil
+}
+
+// connectOne returns a client of one controller, for a stream. The caller closes it.
+func (a *app) connectOne(address string) (*client.Client, error) {
+	c, err := client.New(client.Options{TLS: a.creds.client(), User: userName(), Controllers: []string{strings.TrimSpace(address)}})
+	if err != nil {
+		return nil, withCode(codeUsage, err)
+	}
+	return c, nil
+}
+
+// userName is user@host; empty when neither is known.
+func userName() string {
+	u, err := user.Current()
+	if err != nil {
+		return ""
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return u.Username
+	}
+	return u.Username + "@" + host
 }
 
 // requestID names a mutation, so that repeating it elsewhere after an unknown outcome does nothing twice.

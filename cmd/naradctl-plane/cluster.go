@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/naradctl/naradctl-plane/internal/cluster"
 	planev1 "github.com/naradctl/naradctl-plane/proto/naradplane/v1"
 )
 
@@ -24,7 +26,7 @@ Begin with the status: it says what is wrong, if anything, and which command to 
   naradctl-plane cluster status`,
 	}
 	a.clientFlags(cmd)
-	cmd.AddCommand(a.statusCommand(), a.membersCommand(), a.movesCommand(), a.decommissionCommand(),
+	cmd.AddCommand(a.statusCommand(), a.membersCommand(), a.movesCommand(), a.planCommand(), a.eventsCommand(), a.decommissionCommand(),
 		a.moveCommand(), a.controllersCommand(), a.settingsCommand(), a.rebalanceCommand(), a.maintenanceCommand(),
 		a.partitionCommand(), a.snapshotCommand())
 	return cmd
@@ -38,7 +40,7 @@ func (a *app) statusCommand() *cobra.Command {
 
   OK         everything is where it should be
   MOVING     moves run, nothing is wrong
-  DEGRADED   a node or a controller is away
+  DEGRADED   a node or a controller is away, a quorum is at risk, or a disk is nearly full
   STALLED    something should move and can't; the reasons name it
   NO LEADER  the controllers have no leader (exit code 6): most of them must run
 
@@ -65,12 +67,7 @@ Partitions that are not being moved are served whatever the verdict.`,
 
 func statusTable(w io.Writer, m *planev1.GetClusterStatusResponse) {
 	fmt.Fprintln(w, strings.ToUpper(enumWord(m.GetVerdict(), "CLUSTER_VERDICT_")))
-	for _, r := range m.GetReasons() {
-		fmt.Fprintln(w, "  "+r)
-	}
-	if m.GetNextCommand() != "" {
-		fmt.Fprintln(w, "  next: "+m.GetNextCommand())
-	}
+	findings(w, m.GetFindings())
 	fmt.Fprintln(w)
 	leader := m.GetLeader()
 	if leader == "" {
@@ -81,26 +78,55 @@ func statusTable(w io.Writer, m *planev1.GetClusterStatusResponse) {
 		plural(int(m.GetLearners()), "learner"), leader, m.GetTerm()))
 	row(w, "nodes", fmt.Sprintf("%d alive, %d dead, %d draining", m.GetNodesAlive(), m.GetNodesDead(), m.GetNodesDraining()))
 	row(w, "moves", fmt.Sprintf("%d in flight, %d blocked", m.GetMovesInFlight(), m.GetMovesBlocked()))
+	if e := m.GetEstimate(); e != nil {
+		row(w, "estimate", estimateLine(e))
+	}
 	row(w, "data", fmt.Sprintf("%s, %s, %s", plural(int(m.GetTopics()), "topic"), plural(int(m.GetPartitions()), "partition"), size(m.GetBytes())))
 	row(w, "revision", m.GetRevision())
 }
 
+// findings prints reasons, and after those with the same remedy the command to run next.
+func findings(w io.Writer, list []*planev1.StatusFinding) {
+	for i, f := range list {
+		fmt.Fprintln(w, "  "+f.GetText())
+		next := f.GetNextCommand()
+		if next != "" && (i+1 == len(list) || list[i+1].GetNextCommand() != next) {
+			fmt.Fprintln(w, "    next: "+next)
+		}
+	}
+}
+
 func (a *app) membersCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "members",
-		Short:   "List the nodes with what they hold",
-		Example: "  naradctl-plane cluster members\n  naradctl-plane cluster members -o wide",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use:   "members [ID…]",
+		Short: "List the nodes with what they hold",
+		Long: `List the nodes with what they hold, and what a draining one waits for. With ids only those nodes, and then
+with every single partition that keeps them from leaving, and why.`,
+		Example: "  naradctl-plane cluster members\n  naradctl-plane cluster members -o wide\n  naradctl-plane cluster members node-3",
+		RunE: func(cmd *cobra.Command, ids []string) error {
 			m, err := a.members(cmd.Context())
+			if err == nil && len(ids) > 0 {
+				err = selectMembers(m, ids)
+			}
 			if err != nil {
 				return err
 			}
-			return a.print(m, func(w io.Writer) { a.membersTable(w, m) })
+			return a.print(m, func(w io.Writer) { a.membersTable(w, m, len(ids) > 0) })
 		},
 	}
 	cmd.AddCommand(a.forgetCommand())
 	return cmd
+}
+
+// selectMembers keeps the named nodes.
+func selectMembers(m *planev1.ListMembersResponse, ids []string) error {
+	for _, id := range ids {
+		if !slices.ContainsFunc(m.GetMembers(), func(e *planev1.Member) bool { return e.GetNode().GetNodeId() == id }) {
+			return cluster.NotFound("node %s is no member", id)
+		}
+	}
+	m.Members = slices.DeleteFunc(m.Members, func(e *planev1.Member) bool { return !slices.Contains(ids, e.GetNode().GetNodeId()) })
+	return nil
 }
 
 func (a *app) members(ctx context.Context) (*planev1.ListMembersResponse, error) {
@@ -109,7 +135,7 @@ func (a *app) members(ctx context.Context) (*planev1.ListMembersResponse, error)
 	})
 }
 
-func (a *app) membersTable(w io.Writer, m *planev1.ListMembersResponse) {
+func (a *app) membersTable(w io.Writer, m *planev1.ListMembersResponse, all bool) {
 	head := []any{"NODE", "STATUS", "DRAINING", "OWNED", "IN", "OUT", "BYTES", "DISK FREE", "ZONE", "HEARTBEAT"}
 	if a.wide() {
 		head = append(head, "ADDRESS", "INCARNATION", "INGRESS", "QUARANTINE", "UNOPENED", "VOTER", "JOINED", "STORE")
@@ -142,8 +168,22 @@ func (a *app) membersTable(w io.Writer, m *planev1.ListMembersResponse) {
 		if n := e.GetNode(); n.GetUnclaimed() {
 			fmt.Fprintf(w, "%s has not said since the restore what it holds\n", n.GetNodeId())
 		}
-		for _, b := range e.GetBlockers() {
-			fmt.Fprintf(w, "%s is draining: %s\n", e.GetNode().GetNodeId(), b)
+		id := e.GetNode().GetNodeId()
+		blockers := e.GetBlockers()
+		if all && len(e.GetDrainBlockers()) > 0 {
+			blockers = nil
+			for _, b := range e.GetDrainBlockers() {
+				blockers = append(blockers, b.GetText())
+			}
+		}
+		for _, b := range blockers {
+			fmt.Fprintf(w, "%s is draining: %s\n", id, b)
+		}
+		if d := e.GetDrain(); d.GetRemainingBytes() > 0 || d.GetMovesInFlight()+d.GetMovesWaiting() > 0 {
+			fmt.Fprintf(w, "%s is draining: %s\n", id, estimateLine(d))
+		}
+		if n := len(e.GetDrainBlockers()); n > len(e.GetBlockers()) && !all {
+			fmt.Fprintf(w, "all that %s waits for: naradctl-plane cluster members %s\n", id, id)
 		}
 	}
 }

@@ -115,10 +115,16 @@ func (d *decommission) runDry(ctx context.Context) error {
 
 func dryRunTable(w io.Writer, m *planev1.DecommissionResponse) {
 	if len(m.GetMoves()) > 0 {
-		row(w, "PARTITION", "FROM", "TO", "BYTES", "REASON")
-		for _, v := range m.GetMoves() {
-			row(w, partitionName(v.GetPartition()), v.GetFrom(), v.GetTo(), size(v.GetBytes()), v.GetReason())
-		}
+		plannedTable(w, m.GetMoves(), false)
+	}
+	blockedTable(w, m.GetBlocked())
+	if len(m.GetNodes()) > 0 {
+		fmt.Fprintln(w)
+		nodesTable(w, m.GetNodes())
+		fmt.Fprintf(w, "\n%s\n", estimateLine(m.GetEstimate()))
+	}
+	for _, b := range m.GetBlockers() {
+		fmt.Fprintln(w, "blocked: "+b)
 	}
 	fmt.Fprintf(w, "dry run: %s, %s; nothing was changed\n", plural(len(m.GetMoves()), "move"), size(m.GetBytes()))
 }
@@ -174,7 +180,7 @@ func (d *decommission) confirm(ctx context.Context, in io.Reader) (bool, error) 
 		fmt.Fprintf(d.stderr, "  blocked for now: %s\n", b)
 	}
 	fmt.Fprintf(d.stderr, "Drain and remove %s: %s, %s. Go on? [y/N] ",
-		strings.Join(d.ids, ", "), plural(len(m.GetMoves()), "move"), size(m.GetBytes()))
+		strings.Join(d.ids, ", "), plural(len(m.GetMoves()), "move"), estimateLine(m.GetEstimate()))
 	line, err := bufio.NewReader(in).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return false, fmt.Errorf("read the answer: %w", err)
@@ -208,10 +214,6 @@ func (d *decommission) waitGone(ctx context.Context) error {
 			}
 			if len(left) == 0 {
 				return d.gone(m, names, time.Since(started))
-			}
-			// The speed is news, too; that it can't be told now is none.
-			if moves, err := d.moves(ctx, false); err == nil {
-				line += d.speed(m, moves)
 			}
 			if line != last {
 				last = line
@@ -253,6 +255,9 @@ func (d *decommission) progress(m *planev1.ListMembersResponse) (left []string, 
 		if len(e.GetBlockers()) > 0 {
 			p += "; " + few(e.GetBlockers())
 		}
+		if e.GetDrain().GetBytesPerSecond() > 0 {
+			p += "; " + estimateLine(e.GetDrain())
+		}
 		parts = append(parts, p)
 	}
 	return left, strings.Join(parts, " | "), nil
@@ -267,27 +272,6 @@ func few(list []string) string {
 		return strings.Join(list[:shownBlockers], "; ") + fmt.Sprintf("; and %d more (-o json has all)", n)
 	}
 	return strings.Join(list, "; ")
-}
-
-// speed says how fast the nodes' data leaves and when that ends at this rate; empty when nothing is copied.
-func (d *decommission) speed(m *planev1.ListMembersResponse, moves *planev1.ListMovesResponse) string {
-	var left, rate uint64
-	for _, e := range m.GetMembers() {
-		if slices.Contains(d.ids, e.GetNode().GetNodeId()) {
-			left += e.GetBytes()
-		}
-	}
-	for _, v := range moves.GetMoves() {
-		if slices.Contains(d.ids, v.GetAssignment().GetOwner()) {
-			left -= min(left, v.GetProgress().GetDoneBytes())
-			rate += v.GetProgress().GetBytesPerSecond()
-		}
-	}
-	if rate == 0 {
-		return ""
-	}
-	eta := time.Duration(float64(left) / float64(rate) * float64(time.Second)).Round(time.Second)
-	return fmt.Sprintf("; %s to copy at %s/s, about %s", size(left), size(rate), eta)
 }
 
 func (d *decommission) gone(m *planev1.ListMembersResponse, names string, took time.Duration) error {

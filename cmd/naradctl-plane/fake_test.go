@@ -39,6 +39,9 @@ type answers struct {
 	moves   *planev1.ListMovesResponse
 	drain   *planev1.DecommissionResponse
 	cancel  *planev1.CancelMoveResponse
+	plan    *planev1.PlanMovesResponse
+	why     *planev1.ExplainPartitionResponse
+	events  *planev1.ListEventsResponse
 	got     []proto.Message
 }
 
@@ -91,6 +94,18 @@ func (a *answers) ListMembers(_ context.Context, r *planev1.ListMembersRequest) 
 
 func (a *answers) ListMoves(_ context.Context, r *planev1.ListMovesRequest) (*planev1.ListMovesResponse, error) {
 	return reply(a, r, func() *planev1.ListMovesResponse { return a.moves })
+}
+
+func (a *answers) PlanMoves(_ context.Context, r *planev1.PlanMovesRequest) (*planev1.PlanMovesResponse, error) {
+	return reply(a, r, func() *planev1.PlanMovesResponse { return a.plan })
+}
+
+func (a *answers) ExplainPartition(_ context.Context, r *planev1.ExplainPartitionRequest) (*planev1.ExplainPartitionResponse, error) {
+	return reply(a, r, func() *planev1.ExplainPartitionResponse { return a.why })
+}
+
+func (a *answers) ListEvents(_ context.Context, r *planev1.ListEventsRequest) (*planev1.ListEventsResponse, error) {
+	return reply(a, r, func() *planev1.ListEventsResponse { return a.events })
 }
 
 func (a *answers) Decommission(_ context.Context, r *planev1.DecommissionRequest) (*planev1.DecommissionResponse, error) {

@@ -20,6 +20,7 @@ const pollInterval = 500 * time.Millisecond
 
 func (a *app) movesCommand() *cobra.Command {
 	var history, watch bool
+	var limit uint32
 	cmd := &cobra.Command{
 		Use:   "moves",
 		Short: "List moves in flight, those that can't start, and ended ones",
@@ -29,15 +30,18 @@ Phases: pending (the destination has not begun), catching up (copying while the 
 writes), frozen (the fixed tail is copied and verified), flipping, opening, waiting (an attempt
 failed, the next one comes by itself), blocked (the error names what is needed).
 
+The time for all of it is what is left at the rates at which destinations copy; the last line says how it
+was estimated.
+
 --history adds ended moves with what they cost: bytes, time, the freeze, and how much was read
-while frozen, which is the tail and not the partition.`,
+while frozen, which is the tail and not the partition. The newest 10000 are kept.`,
 		Example: "  naradctl-plane cluster moves\n  naradctl-plane cluster moves --watch\n  naradctl-plane cluster moves --history -o wide",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if watch {
 				return a.watchMoves(cmd.Context(), history)
 			}
-			m, err := a.moves(cmd.Context(), history)
+			m, err := a.moves(cmd.Context(), history, limit)
 			if err != nil {
 				return err
 			}
@@ -45,18 +49,19 @@ while frozen, which is the tail and not the partition.`,
 		},
 	}
 	cmd.Flags().BoolVar(&history, "history", false, "also ended moves, newest last")
+	cmd.Flags().Uint32VarP(&limit, "limit", "n", 100, "with --history, the newest so many; 0 for all that are kept")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print a line at each change and end until interrupted; goes on through elections")
 	return cmd
 }
 
-func (a *app) moves(ctx context.Context, history bool) (*planev1.ListMovesResponse, error) {
+func (a *app) moves(ctx context.Context, history bool, limit uint32) (*planev1.ListMovesResponse, error) {
 	return call(ctx, a, func(ctx context.Context, c clients) (*planev1.ListMovesResponse, error) {
-		return c.ListMoves(ctx, &planev1.ListMovesRequest{History: history})
+		return c.ListMoves(ctx, &planev1.ListMovesRequest{History: history, HistoryLimit: limit})
 	})
 }
 
 func (a *app) moveHead() []any {
-	head := []any{"PARTITION", "FROM", "TO", "PHASE", "DONE", "RATE", "LAG", "ETA", "ATTEMPT", "REASON"}
+	head := []any{"PARTITION", "FROM", "TO", "PHASE", "DONE", "RATE", "LAG", "ETA", "FROZEN", "ATTEMPT", "REASON"}
 	if a.wide() {
 		head = append(head, "MOVE", "HANDOFF", "PASSES", "STARTED", "LAST ERROR")
 	}
@@ -72,16 +77,14 @@ func (a *app) movesTable(w io.Writer, m *planev1.ListMovesResponse, history bool
 			row(w, a.moveCells(v)...)
 		}
 	}
-	if len(m.GetBlocked()) > 0 {
-		fmt.Fprintln(w)
-		row(w, "BLOCKED", "OWNER", "BYTES", "REASON")
-		for _, b := range m.GetBlocked() {
-			row(w, partitionName(b.GetPartition()), b.GetOwner(), size(b.GetBytes()), b.GetReason())
-		}
+	blockedTable(w, m.GetBlocked())
+	if e := m.GetEstimate(); e.GetMovesInFlight()+e.GetMovesWaiting() > 0 {
+		fmt.Fprintf(w, "\n%d in flight, %d wait; %s\n", e.GetMovesInFlight(), e.GetMovesWaiting(), estimateLine(e))
 	}
 	if history {
 		fmt.Fprintln(w)
 		a.historyTable(w, m.GetHistory())
+		fmt.Fprintf(w, "%d of %d ended moves that are kept (at most %d)\n", len(m.GetHistory()), m.GetHistoryKept(), m.GetHistoryKeptLimit())
 	}
 }
 
@@ -104,7 +107,7 @@ func (a *app) moveCells(v *planev1.Move) []any {
 	if p.GetLastError() != "" && !a.wide() {
 		reason += "; " + p.GetLastError()
 	}
-	cells := []any{partitionName(as.GetPartition()), as.GetOwner(), as.GetTarget(), phase, done, rate, lag, duration(v.GetEta()), attempt, reason}
+	cells := []any{partitionName(as.GetPartition()), as.GetOwner(), as.GetTarget(), phase, done, rate, lag, duration(v.GetEta()), duration(p.GetFrozenFor()), attempt, reason}
 	if a.wide() {
 		cells = append(cells, as.GetMoveId(), as.GetHandoff(), p.GetPasses(), timestamp(as.GetMoveStartedAt()), p.GetLastError())
 	}
@@ -142,7 +145,7 @@ func (a *app) watchMoves(ctx context.Context, history bool) error {
 	table := a.output == "table" || a.output == "wide"
 	answered := false
 	for {
-		m, err := a.moves(ctx, history || table)
+		m, err := a.moves(ctx, history || table, watchedHistory)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -164,6 +167,9 @@ func (a *app) watchMoves(ctx context.Context, history bool) error {
 		}
 	}
 }
+
+// watchedHistory is how many ended moves a watch looks back over at each poll.
+const watchedHistory = 1000
 
 // movesWatch is what a watch has printed.
 type movesWatch struct {
@@ -196,7 +202,7 @@ func (w *movesWatch) whole(m *planev1.ListMovesResponse) error {
 
 // watchRow pads columns to usual widths: later rows are not known when one is printed.
 func watchRow(w io.Writer, cells ...any) {
-	widths := []int{20, 14, 10, 10, 13, 17, 11, 8, 7, 7}
+	widths := []int{20, 14, 10, 10, 13, 17, 11, 8, 7, 7, 7}
 	for i, c := range cells {
 		text := fmt.Sprint(c)
 		if text == "" {

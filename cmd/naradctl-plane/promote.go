@@ -111,7 +111,7 @@ func (p *promotion) await(ctx context.Context, asked *planev1.ForcePromoteMoveRe
 			return p.ended(as, m, asked.GetKnownHwm())
 		}
 		// A gate that was shut before the order arrived says nothing about it.
-		if moves, err := p.moves(ctx, false); err == nil && time.Since(began) > 2*pollInterval {
+		if moves, err := p.moves(ctx, false, 0); err == nil && time.Since(began) > 2*pollInterval {
 			for _, v := range moves.GetMoves() {
 				if v.GetAssignment().GetMoveId() == as.GetMoveId() {
 					last = v.GetProgress().GetLastError()

@@ -58,7 +58,7 @@ func whatExists(cmd *cobra.Command, err error) string {
 		list = "topic list"
 	case words[2] == "controllers":
 		list = "cluster controllers list"
-	case words[2] == "move":
+	case words[2] == "move" || words[2] == "plan":
 		list = "cluster moves; naradctl-plane topic list; naradctl-plane cluster members"
 	default:
 		list = "cluster members"

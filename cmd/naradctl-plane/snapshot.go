@@ -129,10 +129,9 @@ func receiveSnapshot(ctx context.Context, c planev1connect.ClusterServiceClient,
 func (a *app) eachController(ctx context.Context, fn func(context.Context, planev1connect.ClusterServiceClient) error) error {
 	var nobody client.UnreachableError
 	for _, address := range a.addrs {
-		address = strings.TrimSpace(address)
-		c, err := client.New(client.Options{TLS: a.creds.client(), Controllers: []string{address}})
+		c, err := a.connectOne(address)
 		if err != nil {
-			return withCode(codeUsage, err)
+			return err
 		}
 		err = fn(ctx, c.Cluster())
 		c.Close()
@@ -142,7 +141,7 @@ func (a *app) eachController(ctx context.Context, fn func(context.Context, plane
 		if r := cluster.ReasonOf(apierr.FromConnect(err)); r != 0 && r != cluster.ReasonNoLeader {
 			return a.explain(err)
 		}
-		nobody.Attempts = append(nobody.Attempts, client.Attempt{Address: address, Err: err})
+		nobody.Attempts = append(nobody.Attempts, client.Attempt{Address: strings.TrimSpace(address), Err: err})
 	}
 	nobody.Party = "controller"
 	return a.explain(&nobody)
