@@ -18,7 +18,9 @@ var wallUses = map[string][]string{
 	"fsm/codec.go":                          {"UnixNano", "Unix", "UTC"}, // what records show
 	"internal/api/health.go":                {"Round"},                   // of a duration
 	"internal/controller/propose.go":        {"UnixNano"},                // what records show
-	"internal/controller/status.go":         {"Round"},                   // of a duration
+	"internal/api/events.go":                {"AsTime"},                  // what is asked for of what records show
+	"internal/controller/estimate.go":       {"Round"},                   // of a duration
+	"internal/controller/verdict.go":        {"Round"},                   // of a duration
 	"internal/wire/wire.go":                 {"AsTime"},                  // what records show
 	"nodeagent/dataplane/owned.go":          {"UnixMilli"},               // a record's time
 	"nodeagent/dataplane/produce.go":        {"UnixMilli"},               // a record's time
