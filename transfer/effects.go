@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect/v2"
 	"connectrpc.com/connect/v2/connecthttp"
+	"github.com/dustin/go-humanize"
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -71,7 +72,9 @@ func (r *run) orFailed(e move.Event, err error) move.Event {
 	}
 	f := move.Failed{Message: err.Error()}
 	switch {
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, errNoRoom):
+	case errors.Is(err, syscall.ENOSPC):
+		f.Blocked, f.Message = true, r.fullDisk(err)
+	case errors.Is(err, errNoRoom):
 		f.Blocked = true
 	case cluster.ReasonOf(err) == cluster.ReasonMoveMismatch:
 		f.Hint = true
@@ -179,6 +182,7 @@ func (r *run) clearPlace(ctx context.Context) error {
 	return nil
 }
 
+// checkRoom refuses a copy that does not fit beside those that are being made.
 func (r *run) checkRoom(missing cluster.Bytes) error {
 	if r.m.cfg.FreeDisk == nil || missing == 0 {
 		return nil
@@ -187,10 +191,27 @@ func (r *run) checkRoom(missing cluster.Bytes) error {
 	if err != nil {
 		return fmt.Errorf("measure free disk: %w", err)
 	}
-	if missing > free {
-		return fmt.Errorf("%w: needs %d bytes, has %d", errNoRoom, missing, free)
+	others := r.m.promised(r.p)
+	if missing <= free-min(others, free) {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("%w: needs %s, has %s", errNoRoom, humanize.IBytes(uint64(missing)), humanize.IBytes(uint64(free)))
+	if others > 0 {
+		err = fmt.Errorf("%w, of which other copies need %s", err, humanize.IBytes(uint64(others)))
+	}
+	return err
+}
+
+// fullDisk says what a copy needs that ran into a full disk.
+func (r *run) fullDisk(err error) string {
+	if r.m.cfg.FreeDisk == nil {
+		return err.Error()
+	}
+	free, ferr := r.m.cfg.FreeDisk()
+	if ferr != nil {
+		return errors.Join(err, ferr).Error()
+	}
+	return fmt.Sprintf("%v: needs %s, has %s: %v", errNoRoom, humanize.IBytes(uint64(r.progress().Lag)), humanize.IBytes(uint64(free)), err)
 }
 
 func (r *run) measure(ctx context.Context) (move.Event, error) {

@@ -35,6 +35,8 @@ type node struct {
 	// wrapFS may put faults between the store and fs.
 	wrapFS  func(vfs.FS) vfs.FS
 	segment cluster.Bytes
+	// freeDisk is set before start; nil measures nothing.
+	freeDisk func() (cluster.Bytes, error)
 	// observe, settings and wrap are set before start.
 	observe  func(p cluster.PartitionID, effect string) error
 	settings cluster.Settings
@@ -170,6 +172,7 @@ func (n *node) boot() {
 	n.mover, err = transfer.NewMover(transfer.MoverConfig{
 		Node: n.id, Store: n.store, Control: control, Journal: n.journal, HTTP: n.client, Errors: errs,
 		Settings: n.settings, CallTimeout: 2 * time.Second, ProgressTimeout: 2 * time.Second, Observe: n.observed, Open: n.source.Owned,
+		FreeDisk: n.freeDisk,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -273,6 +273,17 @@ func (m *Mover) Progress() []cluster.MoveProgress {
 	return out
 }
 
+// promised is what the copies of other partitions that are being made still need. One that waits or is blocked
+// needs nothing for now: it looks again when it begins anew.
+func (m *Mover) promised(except cluster.PartitionID) (n cluster.Bytes) {
+	for _, p := range m.Progress() {
+		if p.Partition != except && (p.Phase == cluster.PhaseCatchingUp || p.Phase == cluster.PhaseFrozen) {
+			n += p.Lag
+		}
+	}
+	return n
+}
+
 // Busy reports whether a move works on p, or is journaled: nobody else may then open, set aside or remove
 // its copies here.
 func (m *Mover) Busy(p cluster.PartitionID) bool {
