@@ -29,10 +29,83 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// wire is the network between members of one test: it can cut hosts off.
+// wire is the network between members of one test: it can cut hosts off, which ends their connections, and make them deaf,
+// which loses what is sent without a word.
 type wire struct {
-	mu  sync.Mutex
-	cut map[string]bool
+	mu    sync.Mutex
+	cut   map[string]bool
+	deaf  map[string]bool
+	links map[*link]bool
+	dials map[string]int // by the address that was dialled
+}
+
+func newWire() *wire {
+	return &wire{cut: map[string]bool{}, deaf: map[string]bool{}, links: map[*link]bool{}, dials: map[string]int{}}
+}
+
+// link is one connection.
+type link struct {
+	net.Conn
+	w        *wire
+	from, to string
+}
+
+func (l *link) lost() bool {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	return l.w.deaf[l.from] || l.w.deaf[l.to]
+}
+
+func (l *link) Write(b []byte) (int, error) {
+	if l.lost() {
+		return len(b), nil
+	}
+	return l.Conn.Write(b)
+}
+
+func (l *link) Read(b []byte) (int, error) {
+	for {
+		n, err := l.Conn.Read(b)
+		if err != nil || !l.lost() {
+			return n, err
+		}
+	}
+}
+
+func (l *link) Close() error {
+	l.w.mu.Lock()
+	delete(l.w.links, l)
+	l.w.mu.Unlock()
+	return l.Conn.Close()
+}
+
+func (w *wire) dial(ctx context.Context, from, to string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", to)
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cut[from] || w.cut[to] {
+		return nil, errors.Join(errCut, c.Close())
+	}
+	l := &link{c, w, from, to}
+	w.links[l] = true
+	w.dials[to]++
+	return l, nil
+}
+
+func (w *wire) setDeaf(address string, deaf bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.deaf[address] = deaf
+}
+
+func (w *wire) dialled(address string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.dials[address]
 }
 
 func (w *wire) isCut(addresses ...string) bool {
@@ -50,6 +123,12 @@ func (w *wire) set(address string, cut bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cut[address] = cut
+	for l := range w.links {
+		if cut && (l.from == address || l.to == address) {
+			_ = l.Conn.Close()
+			delete(w.links, l)
+		}
+	}
 }
 
 var errCut = errors.New("the network drops packets")
@@ -115,7 +194,7 @@ func newRawCluster(t testing.TB, n int, compactEvery uint64) *cluster {
 	if testing.Verbose() {
 		level = zap.InfoLevel
 	}
-	c := &cluster{t: t, w: &wire{cut: map[string]bool{}}, compactEvery: compactEvery}
+	c := &cluster{t: t, w: newWire(), compactEvery: compactEvery}
 	c.log = zaptest.NewLogger(t, zaptest.Level(level))
 	if _, ok := t.(*testing.B); ok {
 		c.log = zap.NewNop()
@@ -144,7 +223,9 @@ func (c *cluster) addHost() *host {
 	}
 	c.made++
 	h := &host{name: fmt.Sprintf("c%d", c.made), dir: filepath.Join(c.t.TempDir(), "raft"), address: l.Addr().String(), disk: &consensustest.Disk{}}
-	h.rt = &roundTripper{w: c.w, from: h.address, rt: &http.Transport{}}
+	h.rt = &roundTripper{w: c.w, from: h.address, rt: &http.Transport{DialContext: func(ctx context.Context, _, to string) (net.Conn, error) {
+		return c.w.dial(ctx, h.address, to)
+	}}}
 	h.server = &http.Server{Handler: h, ReadHeaderTimeout: time.Second}
 	go func() { _ = h.server.Serve(l) }() // Ends with Close below.
 	c.hosts = append(c.hosts, h)

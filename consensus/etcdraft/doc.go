@@ -33,7 +33,7 @@
 //     machine's applied index whether it was completed.
 //   - Wiped or foreign disk: store ids differ, ErrForeignStore with the remedy.
 //   - Two processes in one directory: ErrInUse.
-//   - Dropped packets: each post has a deadline of an election time-out; then the connection is
+//   - Dropped packets: what a peer has not counted within an election time-out is taken for lost; then the connection is
 //     discarded, the queue is dropped and raft is told. Raft repeats what matters.
 //   - Removal: a removed member stays until a quorum of the rest confirms that it knows, since its vote may be
 //     needed until then, then it stops with consensus.ErrRemoved. One that missed its removal is told so
@@ -48,6 +48,6 @@
 //
 // config.go, node.go, datadir.go, bootstrap.go: from a directory to a running member. membership.go: the
 // metadata record. logstore.go, wallog.go, walscan.go, memlog.go: the log. driver.go: the step core.
-// backend.go, proposals.go, reads.go, members.go, status.go, removal.go: the shell. transport.go, peer.go,
+// backend.go, proposals.go, reads.go, members.go, status.go, removal.go: the shell. transport.go, peer.go, stream.go,
 // handler.go, snapshot.go: the network.
 package etcdraft

@@ -2,6 +2,8 @@ package etcdraft_test
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net/http"
@@ -51,22 +53,10 @@ func TestEnvelopeOfStrangersIsRefused(t *testing.T) {
 		{"removed sender", func(e *raftv1.Envelope) { e.From, e.FromStoreId = uint64(gone+1), stores[gone] }, http.StatusGone, "removed"},
 		{"unknown sender", func(e *raftv1.Envelope) { e.From, e.ToStoreId = 77, "" }, http.StatusForbidden, "unknown"},
 	}
-	term := to.backend.Status().Term
 	for _, k := range cases {
 		env := proto.Clone(good).(*raftv1.Envelope)
 		k.edit(env)
-		raw, err := proto.Marshal(&raftpb.Message{
-			Type: raftpb.MsgHeartbeat.Enum(), From: new(env.From), To: new(env.To), Term: new(term + 100),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		env.Messages = [][]byte{raw}
-		body, err := proto.Marshal(env)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := c.hosts[peer].rt.rt.RoundTrip(request(t, "http://"+to.address+"/raft/v1/messages", body))
+		resp, err := c.hosts[peer].rt.rt.RoundTrip(streamRequest(t, to.address, env))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,18 +69,113 @@ func TestEnvelopeOfStrangersIsRefused(t *testing.T) {
 		}
 	}
 	consensustest.Propose(t, c, "x", l, peer)
-	if got := to.backend.Status().Term; got >= term+100 {
-		t.Fatalf("a stranger's message was stepped: the term is %d", got)
-	}
 }
 
-func request(t *testing.T, url string, body []byte) *http.Request {
+// streamRequest asks for a stream as a member does.
+func streamRequest(t *testing.T, address string, env *raftv1.Envelope) *http.Request {
 	t.Helper()
-	req, err := http.NewRequestWithContext(consensustest.Context(t), http.MethodPost, url, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(consensustest.Context(t), http.MethodGet, "http://"+address+"/raft/v1/stream", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	raw, err := proto.Marshal(env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", "naradplane-raft/1")
+	req.Header.Set("Naradplane-Raft-Envelope", base64.StdEncoding.EncodeToString(raw))
 	return req
+}
+
+// A stream ends, and nothing more of it is stepped, once its sender was removed; nor when a message names another sender or
+// receiver, or is none. Until then frames are counted.
+func TestStreamOfAMemberThatLeftEnds(t *testing.T) {
+	frame := func(from, to, term uint64) []byte {
+		raw, err := proto.Marshal(&raftpb.Message{Type: raftpb.MsgHeartbeatResp.Enum(), From: new(from), To: new(to), Term: new(term)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return append(binary.BigEndian.AppendUint32(nil, uint32(len(raw))), raw...)
+	}
+	c := newRawCluster(t, 3, 1<<30)
+	c.startAll()
+	l := consensustest.Leader(t, c)
+	to, gone, peer := c.hosts[l], (l+1)%3, (l+2)%3
+	stores := map[int]string{}
+	for _, m := range to.backend.Status().Members {
+		stores[int(m.ID)-1] = m.StoreID
+	}
+	open := func(from int) io.ReadWriteCloser {
+		t.Helper()
+		resp, err := c.hosts[peer].rt.rt.RoundTrip(streamRequest(t, to.address, &raftv1.Envelope{
+			ClusterId: to.backend.ClusterID(), From: uint64(from + 1), To: uint64(l + 1), FromStoreId: stores[from], ToStoreId: stores[l],
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, ok := resp.Body.(io.ReadWriteCloser)
+		if resp.StatusCode != http.StatusSwitchingProtocols || !ok {
+			t.Fatalf("a member's stream is answered with %s", resp.Status)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	send := func(conn io.Writer, frames ...[]byte) {
+		t.Helper()
+		if _, err := conn.Write(bytes.Join(frames, nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ends := func(what string, conn io.Reader) {
+		t.Helper()
+		if n, err := io.ReadFull(conn, make([]byte, 8)); err == nil || n > 0 {
+			t.Errorf("%s: the stream counts, or goes on", what)
+		}
+	}
+	term := to.backend.Status().Term
+	good := frame(uint64(gone+1), uint64(l+1), term)
+	member := open(gone)
+	send(member, good, good, []byte{0, 0, 0, 0})
+	var counted [8]byte
+	if _, err := io.ReadFull(member, counted[:]); err != nil || binary.BigEndian.Uint64(counted[:]) != 3 {
+		t.Fatalf("counted %v, error %v; want 3", counted, err)
+	}
+	for what, bad := range map[string][]byte{
+		"another sender":   frame(uint64(peer+1), uint64(l+1), term+100),
+		"another receiver": frame(uint64(gone+1), uint64(gone+1), term+100),
+		"no message":       {0, 0, 0, 2, 0xff, 0xff},
+		"too long":         {0xff, 0xff, 0xff, 0xff},
+	} {
+		conn := open(gone)
+		send(conn, bad)
+		ends(what, conn)
+	}
+	if err := to.backend.Remove(consensustest.Context(t), consensus.ID(gone+1)); err != nil {
+		t.Fatal(err)
+	}
+	send(member, frame(uint64(gone+1), uint64(l+1), term+100))
+	ends("removed sender", member)
+	consensustest.Propose(t, c, "x", l, peer)
+	if got := to.backend.Status().Term; got >= term+100 {
+		t.Fatalf("a message was stepped that must not be: the term is %d", got)
+	}
+}
+
+// A network that loses packets without a word: the sender finds out within an election time-out, and dials anew.
+func TestSilentStreamIsReplaced(t *testing.T) {
+	c := newRawCluster(t, 3, 1<<30)
+	c.startAll()
+	l := consensustest.Leader(t, c)
+	f, other := (l+1)%3, (l+2)%3
+	consensustest.Propose(t, c, "before", 0, 1, 2)
+	c.w.setDeaf(c.hosts[f].address, true)
+	dials := c.w.dialled(c.hosts[f].address)
+	consensustest.Propose(t, c, "during", l, other)
+	consensustest.Eventually(t, "the silent streams are replaced", func() bool { return c.w.dialled(c.hosts[f].address) > dials })
+	c.w.setDeaf(c.hosts[f].address, false)
+	consensustest.Propose(t, c, "after", 0, 1, 2)
+	consensustest.Alike(t, c, 0, 1, 2)
 }
 
 // TestC43RemoveLeaderUnderLoad replaces the leader again and again while a client writes. Writes are never out

@@ -20,7 +20,7 @@ import (
 func (t *transport) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pathIdentity, t.serveIdentity)
-	mux.HandleFunc("POST "+pathMessages, t.serveMessages)
+	mux.HandleFunc("GET "+pathStream, t.serveStream)
 	mux.HandleFunc("POST "+pathSnapshot, t.serveSnapshot)
 	return mux
 }
@@ -50,7 +50,7 @@ func refuse(status int, format string, args ...any) *refusal {
 	return &refusal{status: status, text: fmt.Sprintf(format, args...)}
 }
 
-// check decides whether messages of env may be stepped.
+// check decides whether messages of env may be stepped. A member that is not known yet is noted with its address.
 func (t *transport) check(env *raftv1.Envelope, address string) (*Backend, *refusal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -93,44 +93,6 @@ func (t *transport) refuseRequest(w http.ResponseWriter, env *raftv1.Envelope, r
 	http.Error(w, r.text, r.status)
 }
 
-func (t *transport) serveMessages(w http.ResponseWriter, r *http.Request) {
-	stream := &deadlineReader{r: http.MaxBytesReader(w, r.Body, maxEnvelopeBytes), rc: http.NewResponseController(w)}
-	raw, err := io.ReadAll(stream)
-	stream.end()
-	if err != nil {
-		http.Error(w, "read the envelope: "+err.Error(), http.StatusBadRequest)
-		return
-	}
-	env := &raftv1.Envelope{}
-	if err := proto.Unmarshal(raw, env); err != nil {
-		http.Error(w, "decode the envelope: "+err.Error(), http.StatusBadRequest)
-		return
-	}
-	b, no := t.check(env, r.Header.Get(headerAddress))
-	if no != nil {
-		t.refuseRequest(w, env, no)
-		return
-	}
-	ms, err := decodeMessages(env)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	for _, m := range ms {
-		if m.GetType() == raftpb.MsgSnap {
-			http.Error(w, "snapshots have a path of their own", http.StatusBadRequest)
-			return
-		}
-	}
-	if len(ms) > 0 {
-		if err := b.received(r.Context(), consensus.ID(env.GetFrom()), ms); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-	}
-	w.WriteHeader(http.StatusNoContent)
-}
-
 // decodeMessages decodes an envelope's messages; all must be from its sender to its receiver.
 func decodeMessages(env *raftv1.Envelope) ([]*raftpb.Message, error) {
 	out := make([]*raftpb.Message, 0, len(env.GetMessages()))
@@ -139,12 +101,20 @@ func decodeMessages(env *raftv1.Envelope) ([]*raftpb.Message, error) {
 		if err := proto.Unmarshal(raw, m); err != nil {
 			return nil, fmt.Errorf("decode a raft message: %w", err)
 		}
-		if m.GetTo() != env.GetTo() || (m.GetFrom() != env.GetFrom() && m.GetType() != raftpb.MsgReadIndex) {
-			return nil, fmt.Errorf("raft message from %d to %d in an envelope from %d to %d", m.GetFrom(), m.GetTo(), env.GetFrom(), env.GetTo())
+		if err := addressed(m, env); err != nil {
+			return nil, err
 		}
 		out = append(out, m)
 	}
 	return out, nil
+}
+
+// addressed wants a message to be from the envelope's sender to its receiver.
+func addressed(m *raftpb.Message, env *raftv1.Envelope) error {
+	if m.GetTo() != env.GetTo() || (m.GetFrom() != env.GetFrom() && m.GetType() != raftpb.MsgReadIndex) {
+		return fmt.Errorf("raft message from %d to %d in an envelope from %d to %d", m.GetFrom(), m.GetTo(), env.GetFrom(), env.GetTo())
+	}
+	return nil
 }
 
 // serveSnapshot receives a streamed snapshot as a whole, checks it, and only then steps its message.

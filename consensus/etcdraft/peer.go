@@ -1,7 +1,6 @@
 package etcdraft
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/naradctl/naradctl-plane/consensus"
 )
@@ -19,14 +17,14 @@ import (
 const (
 	// peerQueue bounds messages that wait for one peer. When full, new ones are dropped: raft repeats them.
 	peerQueue = 1024
-	// peerBatchBytes is where a post stops taking further messages.
+	// peerBatchBytes is where a batch stops taking further messages.
 	peerBatchBytes = 2 << 20
 	// complainEvery is how often the same trouble with a peer is logged.
 	complainEvery = 10 * time.Second
 )
 
-// peer sends to one member, one post at a time: that keeps messages in order, and those that come
-// meanwhile share the next post.
+// peer sends to one member, on one stream at a time: that keeps messages in order, and none waits for the answer to another.
+// Those that come while a batch is written share the next.
 type peer struct {
 	t      *transport
 	member consensus.Member
@@ -34,6 +32,9 @@ type peer struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
+	// Of run's goroutine.
+	stream     *outStream // nil while there is none
+	frames     []byte
 	failing    bool
 	complained time.Time
 }
@@ -44,7 +45,7 @@ func newPeer(t *transport, m consensus.Member) *peer {
 	return p
 }
 
-// offer queues m; nil asks only for the peer's answer.
+// offer queues m; nil asks only for the peer's opinion of this member.
 func (p *peer) offer(m *raftpb.Message) bool {
 	select {
 	case p.queue <- m:
@@ -56,12 +57,22 @@ func (p *peer) offer(m *raftpb.Message) bool {
 
 func (p *peer) run() {
 	defer p.cancel()
+	defer p.drop()
 	for {
+		// Without a stream there is nothing that could end.
+		var ended chan struct{}
+		if p.stream != nil {
+			ended = p.stream.ended
+		}
 		select {
 		case <-p.ctx.Done():
 			return
+		case <-ended:
+			err := p.stream.err()
+			p.drop()
+			p.settle(err)
 		case m := <-p.queue:
-			err := p.post(p.collect(m))
+			err := p.send(m)
 			if p.ctx.Err() != nil {
 				return
 			}
@@ -70,55 +81,52 @@ func (p *peer) run() {
 	}
 }
 
-// collect takes what else waits.
-func (p *peer) collect(first *raftpb.Message) []*raftpb.Message {
-	var out []*raftpb.Message
-	size := 0
-	for m := first; ; {
-		if m != nil {
-			out = append(out, m)
-			size += proto.Size(m)
+// send writes first and what else waits, on a fresh stream if need be.
+func (p *peer) send(first *raftpb.Message) error {
+	if p.stream == nil {
+		s, err := p.t.openStream(p.ctx, p.member)
+		if err != nil {
+			return err
 		}
-		if size >= peerBatchBytes {
-			return out
+		p.stream = s
+	}
+	n, err := p.collect(first)
+	if err == nil {
+		err = p.stream.write(p.frames, n)
+	}
+	if err != nil {
+		p.drop()
+	}
+	return err
+}
+
+// drop ends the stream: a fresh connection is the best bet.
+func (p *peer) drop() {
+	if p.stream != nil {
+		p.stream.close()
+		p.stream = nil
+	}
+}
+
+// collect makes frames of first and of what else waits.
+func (p *peer) collect(first *raftpb.Message) (n int, err error) {
+	if cap(p.frames) > peerBatchBytes {
+		p.frames = nil // a rare large batch does not pin its memory
+	}
+	p.frames = p.frames[:0]
+	for m := first; ; {
+		if p.frames, err = appendFrame(p.frames, m); err != nil {
+			return n, err
+		}
+		if n++; len(p.frames) >= peerBatchBytes {
+			return n, nil
 		}
 		select {
 		case m = <-p.queue:
 		default:
-			return out
+			return n, nil
 		}
 	}
-}
-
-// post sends messages and waits for the answer, at most an election time-out: then the network drops packets
-// without a word, and a fresh connection is the best bet.
-func (p *peer) post(ms []*raftpb.Message) error {
-	b := p.t.backend()
-	env := p.t.envelope(b, p.member)
-	for _, m := range ms {
-		raw, err := proto.Marshal(m)
-		if err != nil {
-			return fmt.Errorf("encode a raft message: %w", err)
-		}
-		env.Messages = append(env.Messages, raw)
-	}
-	body, err := proto.Marshal(env)
-	if err != nil {
-		return fmt.Errorf("encode raft messages: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(p.ctx, p.t.cfg.electionTimeout())
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.t.url(p.member.Address, pathMessages), bytes.NewReader(body))
-	if err != nil {
-		return fmt.Errorf("post raft messages: %w", err)
-	}
-	req.Header.Set("Content-Type", contentType)
-	req.Header.Set(headerAddress, p.t.cfg.AdvertiseAddress)
-	resp, err := p.t.client.Do(req)
-	if err != nil {
-		return err
-	}
-	return p.t.judge(p.member, resp)
 }
 
 // judge reads a peer's answer. One that says that this member was removed is acted upon.

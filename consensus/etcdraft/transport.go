@@ -17,18 +17,15 @@ import (
 )
 
 const (
-	pathMessages = "/raft/v1/messages"
+	pathStream   = "/raft/v1/stream"
 	pathSnapshot = "/raft/v1/snapshot"
 	pathIdentity = "/raft/v1/identity"
 	// headerAddress carries the sender's address, for a receiver that does not know the sender yet.
 	headerAddress = "Naradplane-Raft-Address"
 	contentType   = "application/x-protobuf"
-
-	// maxEnvelopeBytes bounds what a receiver reads; a single entry may exceed Config.MaxMessageBytes.
-	maxEnvelopeBytes = 128 << 20
 )
 
-// transport carries raft messages between members: one queue and one post under way per peer. It may lose
+// transport carries raft messages between members: one queue and one stream for each peer. It may lose
 // messages, and says so to raft; it never delays the loop.
 type transport struct {
 	cfg    Config
@@ -51,6 +48,7 @@ type transport struct {
 		book      map[consensus.ID]consensus.Member
 		peers     map[consensus.ID]*peer
 		snapshots map[consensus.ID]bool
+		inbound   map[*inbound]bool
 	}
 }
 
@@ -73,6 +71,7 @@ func newTransport(cfg Config, dir *dataDir, log *zap.Logger) *transport {
 	t.mu.book = map[consensus.ID]consensus.Member{}
 	t.mu.peers = map[consensus.ID]*peer{}
 	t.mu.snapshots = map[consensus.ID]bool{}
+	t.mu.inbound = map[*inbound]bool{}
 	return t
 }
 
@@ -94,6 +93,9 @@ func (t *transport) attach(b *Backend) {
 func (t *transport) close() {
 	t.mu.Lock()
 	t.mu.closed = true
+	for in := range t.mu.inbound {
+		_ = in.conn.Close() // ends its handler
+	}
 	t.mu.Unlock()
 	t.cancel()
 	t.wg.Wait()
