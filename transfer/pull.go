@@ -27,8 +27,8 @@ type pullOptions struct {
 }
 
 const (
-	// queuedBuffers bounds the buffers between the network and the disk.
-	queuedBuffers = 4
+	// queuedBuffers bounds the buffers of one file between the network and the disk.
+	queuedBuffers = 2
 	// pullRounds bounds how often damaged ranges are fetched again in one pass.
 	pullRounds = 4
 	// fetchAttempts bounds the requests of one range without progress.
@@ -39,21 +39,18 @@ const (
 	compareFrom = 8 << 20
 )
 
-// piece is one buffer on its way to the staged copy, or the end of a file.
+// piece is one buffer on its way to the staged copy.
 type piece struct {
-	file store.File
-	at   int64
-	buf  *[bufferSize]byte
-	n    int
-	end  bool
-	// missing is how many bytes of the file the pull had to fetch.
-	missing int64
+	at  int64
+	buf *[bufferSize]byte
+	n   int
 }
 
 var errGone = errors.New("the source does not list it any more")
 
-// pull stages every byte of the adopted manifest that is missing. Several files are read at once, in the
-// manifest's order; one goroutine writes. Damage found on the way or by comparing is fetched again.
+// pull stages every byte of the adopted manifest that is missing. Several files are under way at once, in the manifest's
+// order; each is read, written, synced and compared by itself, so that the syncs of some overlap the copying of others.
+// Damage found on the way or by comparing is fetched again.
 func (r *run) pull(ctx context.Context, o pullOptions) (cluster.Bytes, error) {
 	r.passBytes.Store(0)
 	var damage error
@@ -107,8 +104,66 @@ func (r *run) todo(o pullOptions) []job {
 	return out
 }
 
-// pullRound fetches each job once. damaged is the last CORRUPT of the staged copy: what was bad was cut off.
+// round is what the jobs of one round share.
+type round struct {
+	sync.Mutex
+	// damaged is a CORRUPT of the staged copy: what was bad was cut off.
+	damaged error
+}
+
+// pullRound works off each job once.
 func (r *run) pullRound(ctx context.Context, jobs []job, o pullOptions) (damaged, err error) {
+	var rd round
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(r.m.cfg.Streams)
+	for _, j := range jobs {
+		g.Go(func() error {
+			err := r.pullFile(ctx, j, o, &rd)
+			if cluster.ReasonOf(err) != cluster.ReasonCorrupt {
+				return err
+			}
+			rd.Lock()
+			defer rd.Unlock()
+			delete(r.work.confirmed, j.file.Name)
+			rd.damaged = err
+			return nil
+		})
+	}
+	err = g.Wait()
+	return rd.damaged, err
+}
+
+// pullFile stages what is missing of a file, and compares it if it is due. CORRUPT is of the staged copy.
+func (r *run) pullFile(ctx context.Context, j job, o pullOptions, rd *round) error {
+	missing := int64(j.file.Size) - j.have
+	if missing > 0 {
+		if err := r.stageFile(ctx, j, o); err != nil {
+			return err
+		}
+		if o.compare {
+			if err := r.hit(faults.MoveFileStaged, 0); err != nil {
+				return err
+			}
+		}
+	}
+	if j.file.Blocks == nil || (!o.compare && missing < compareFrom) {
+		return nil
+	}
+	if err := r.work.staging.SyncAndCompare(ctx, j.file); err != nil {
+		if cluster.ReasonOf(err) == cluster.ReasonCorrupt {
+			return r.cutDifferent(j.file, err)
+		}
+		return fmt.Errorf("compare %s: %w", j.file.Name, err)
+	}
+	rd.Lock()
+	defer rd.Unlock()
+	r.work.confirmed[j.file.Name] = j.file.Size
+	r.steps.Add(1)
+	return nil
+}
+
+// stageFile reads a file's missing bytes and writes them, at the same time.
+func (r *run) stageFile(ctx context.Context, j job, o pullOptions) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	pieces := make(chan piece, queuedBuffers)
@@ -116,94 +171,36 @@ func (r *run) pullRound(ctx context.Context, jobs []job, o pullOptions) (damaged
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer close(pieces)
-		g, ctx := errgroup.WithContext(ctx)
-		g.SetLimit(r.m.cfg.Streams)
-		for _, j := range jobs {
-			g.Go(func() error { return r.fetch(ctx, j, o, pieces) })
-		}
-		fetched = g.Wait()
+		fetched = r.fetch(ctx, j, o, pieces)
 	})
-	damaged, err = r.write(ctx, pieces, o)
-	if err != nil {
-		cancel()
-	}
+	var written error
 	for p := range pieces {
-		release(p)
-	}
-	wg.Wait()
-	if err == nil {
-		err = fetched
-	}
-	return damaged, err
-}
-
-func release(p piece) {
-	if p.buf != nil {
+		if written == nil {
+			if written = r.work.staging.Write(j.file.Name, p.at, p.buf[:p.n]); written == nil {
+				r.passBytes.Add(uint64(p.n))
+				r.steps.Add(1)
+			} else {
+				cancel()
+			}
+		}
 		buffers.Put(p.buf)
 	}
-}
-
-// write stages pieces in the order in which they come; those of one file come in theirs.
-func (r *run) write(ctx context.Context, pieces <-chan piece, o pullOptions) (damaged, err error) {
-	bad := map[string]bool{}
-	for p := range pieces {
-		if bad[p.file.Name] {
-			release(p)
-			continue
-		}
-		err := r.writePiece(ctx, p, o)
-		release(p)
-		switch {
-		case err == nil:
-			r.steps.Add(1)
-		case cluster.ReasonOf(err) == cluster.ReasonCorrupt:
-			bad[p.file.Name] = true
-			delete(r.work.confirmed, p.file.Name)
-			damaged = err
-		default:
-			return damaged, err
-		}
+	wg.Wait()
+	if written != nil {
+		return fmt.Errorf("stage %s: %w", j.file.Name, written)
 	}
-	return damaged, nil
-}
-
-func (r *run) writePiece(ctx context.Context, p piece, o pullOptions) error {
-	if !p.end {
-		if err := r.work.staging.Write(p.file.Name, p.at, p.buf[:p.n]); err != nil {
-			return fmt.Errorf("stage %s: %w", p.file.Name, err)
-		}
-		r.passBytes.Add(uint64(p.n))
-		return nil
-	}
-	if p.missing > 0 && o.compare {
-		if err := r.hit(faults.MoveFileStaged, 0); err != nil {
-			return err
-		}
-	}
-	if p.file.Blocks == nil || (!o.compare && p.missing < compareFrom) {
-		return nil
-	}
-	if err := r.work.staging.SyncAndCompare(ctx, p.file); err != nil {
-		if cluster.ReasonOf(err) == cluster.ReasonCorrupt {
-			return r.cutDifferent(p.file, err)
-		}
-		return fmt.Errorf("compare %s: %w", p.file.Name, err)
-	}
-	r.work.confirmed[p.file.Name] = p.file.Size
-	return nil
+	return fetched
 }
 
 // cutDifferent removes what differs from the source's digests, so that the next round fetches it.
 func (r *run) cutDifferent(want store.File, cause error) error {
-	for _, have := range r.work.staging.Files() {
-		if have.Name != want.Name {
-			continue
-		}
-		keep := samePrefix(want, have, false)
-		if keep < have.Size {
-			if err := r.work.staging.Truncate(want.Name, int64(keep)); err != nil {
-				return fmt.Errorf("cut staged %s: %w", want.Name, err)
-			}
+	have, ok := r.work.staging.File(want.Name)
+	if !ok {
+		return cause
+	}
+	if keep := samePrefix(want, have, false); keep < have.Size {
+		if err := r.work.staging.Truncate(want.Name, int64(keep)); err != nil {
+			return fmt.Errorf("cut staged %s: %w", want.Name, err)
 		}
 	}
 	return cause
@@ -234,7 +231,7 @@ func (r *run) fetch(ctx context.Context, j job, o pullOptions, out chan<- piece)
 		case <-t.C:
 		}
 	}
-	return deliver(ctx, out, piece{file: j.file, end: true, missing: end - j.have})
+	return nil
 }
 
 // statusError is an answer other than 206.
@@ -256,7 +253,7 @@ func deliver(ctx context.Context, out chan<- piece, p piece) error {
 	case out <- p:
 		return nil
 	case <-ctx.Done():
-		release(p)
+		buffers.Put(p.buf)
 		return ctx.Err()
 	}
 }
@@ -311,7 +308,7 @@ func (r *run) fetchRange(ctx context.Context, f store.File, at *int64, end int64
 			return orCause(ctx, err)
 		}
 		quiet.Stop()
-		if derr := deliver(ctx, out, piece{file: f, at: *at, buf: buf, n: n}); derr != nil {
+		if derr := deliver(ctx, out, piece{at: *at, buf: buf, n: n}); derr != nil {
 			return orCause(ctx, derr)
 		}
 		quiet.Reset(r.m.cfg.ProgressTimeout)

@@ -16,14 +16,14 @@ import (
 
 // SyncAndCompare implements store.Staging.
 func (st *staging) SyncAndCompare(ctx context.Context, want store.File) error {
-	if err := st.usable(); err != nil {
+	f, err := st.usableFile(want.Name)
+	if err != nil {
 		return err
 	}
-	f := st.files[want.Name]
 	if f == nil {
 		return corrupt(st.sl.p, want.Name, 0, "not staged")
 	}
-	if _, err := st.prove(ctx, f, want); err != nil || st.entries {
+	if _, err := st.prove(ctx, f, want); err != nil || st.entries() {
 		return err
 	}
 	// A copy resumes from what was compared, also after a power cut.
@@ -33,8 +33,18 @@ func (st *staging) SyncAndCompare(ctx context.Context, want store.File) error {
 	return nil
 }
 
+// entries says that the directory is durable with all that it lists.
+func (st *staging) entries() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.mu.durable == st.mu.made
+}
+
 // syncEntries makes the directory durable with all that it lists.
 func (st *staging) syncEntries() error {
+	st.mu.Lock()
+	made := st.mu.made // a file that is created meanwhile may or may not be in
+	st.mu.Unlock()
 	err := syncDir(st.s.fs, st.dir)
 	if err == nil {
 		err = st.s.makeDir(st.s.fs.PathDir(st.dir))
@@ -42,7 +52,11 @@ func (st *staging) syncEntries() error {
 	if err == nil {
 		err = st.s.syncParents(st.dir)
 	}
-	st.entries = err == nil
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if err == nil {
+		st.mu.durable = max(st.mu.durable, made)
+	}
 	return err
 }
 
@@ -142,7 +156,7 @@ func (st *staging) Finalize(ctx context.Context, m store.Manifest) (read cluster
 	if err := st.usable(); err != nil {
 		return 0, err
 	}
-	st.final = nil
+	st.changed()
 	if m.HWM < m.LogStart || m.HWM > m.LEO {
 		return 0, cluster.Invalid("manifest", "HWM %d is not within log start %d and LEO %d", m.HWM, m.LogStart, m.LEO)
 	}
@@ -150,7 +164,7 @@ func (st *staging) Finalize(ctx context.Context, m store.Manifest) (read cluster
 		return 0, err
 	}
 	for _, want := range m.Files {
-		f := st.files[want.Name]
+		f := st.file(want.Name)
 		if f == nil && want.Size == 0 {
 			continue
 		}
@@ -177,7 +191,7 @@ func (st *staging) matchNames(m store.Manifest) error {
 			return cluster.Invalid("manifest", "%q is not a segment, or is listed twice", f.Name)
 		}
 		wanted[f.Name] = true
-		if st.files[f.Name] == nil && f.Size > 0 {
+		if st.file(f.Name) == nil && f.Size > 0 {
 			return corrupt(st.sl.p, f.Name, 0, "not staged; the manifest has %d bytes", f.Size)
 		}
 	}
@@ -242,12 +256,14 @@ func (st *staging) seal(m store.Manifest) error {
 	if err := writeFile(st.s.fs, st.s.fs.PathJoin(st.dir, stateName), s.encode(), false); err != nil {
 		return fmt.Errorf("finalize partition %s: %w", st.sl.p, err)
 	}
-	if len(files) > 0 && !st.entries {
+	if len(files) > 0 && !st.entries() {
 		if err := st.syncEntries(); err != nil {
 			return fmt.Errorf("finalize partition %s: %w", st.sl.p, err)
 		}
 	}
-	st.final = final
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.mu.final = final
 	return nil
 }
 
@@ -256,7 +272,7 @@ func (st *staging) FinalizeForced(ctx context.Context, m store.Manifest) (cluste
 	if err := st.usable(); err != nil {
 		return 0, err
 	}
-	st.final = nil
+	st.changed()
 	listed := map[string]store.File{}
 	for _, f := range m.Files {
 		listed[f.Name] = f
@@ -283,7 +299,7 @@ func (st *staging) FinalizeForced(ctx context.Context, m store.Manifest) (cluste
 			if err := st.reload(f, f.chk.good); err != nil {
 				return 0, err
 			}
-			f = st.files[f.name]
+			f = st.file(f.name)
 			if err := st.proveForced(ctx, f, listed[f.name]); err != nil {
 				return 0, err
 			}

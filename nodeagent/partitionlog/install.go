@@ -27,7 +27,10 @@ func (st *staging) Install(pending store.Pending) error {
 	if err := st.usable(); err != nil {
 		return err
 	}
-	if st.final == nil {
+	st.mu.Lock()
+	final := st.mu.final
+	st.mu.Unlock()
+	if final == nil {
 		return cluster.Errorf(cluster.ReasonBug, "partition %s: the copy of move %d is not final", p, st.move)
 	}
 	if pending.MoveID != st.move {
@@ -40,14 +43,14 @@ func (st *staging) Install(pending store.Pending) error {
 		return fmt.Errorf("install partition %s: %w", p, err)
 	}
 	moved, err := s.rename(st.dir, to)
-	if err == nil && st.entries {
+	if err == nil && st.entries() {
 		// What was never durable where it was can't come back there.
 		err = s.syncParents(st.dir)
 	}
 	if moved {
 		m := &copyMeta{identity: store.Identity(st.move), pending: &pending}
 		m.bytes.Store(st.meta.bytes.Load())
-		sl.carry = st.final
+		sl.carry = final
 		sl.view.Lock()
 		sl.view.active = m
 		delete(sl.view.staged, st.move)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -18,16 +19,21 @@ const writebackStep = 8 << 20
 
 // staging is one move's staging directory.
 type staging struct {
-	s     *Store
-	sl    *slot
-	meta  *copyMeta
-	move  cluster.MoveID
-	dir   string
-	files map[string]*stagedFile
-	// entries says that the directory's entries are durable, and so is the directory itself.
-	entries bool
-	// final is what the last Finalize proved; nil after every change.
-	final *carried
+	s    *Store
+	sl   *slot
+	meta *copyMeta
+	move cluster.MoveID
+	dir  string
+	// mu guards what calls for different files share. A file itself belongs to one call at a time.
+	mu struct {
+		sync.Mutex
+		files map[string]*stagedFile
+		// made counts the files that were created; up to which of them the directory's entries are durable, and the
+		// directory itself, is in durable, which begins below all.
+		made, durable int
+		// final is what the last Finalize proved; nil after every change.
+		final *carried
+	}
 	// installed says that Install has renamed the directory, and is to be called again because a
 	// sync did not succeed.
 	installed bool
@@ -75,7 +81,8 @@ func (s *Store) Stage(ctx context.Context, p cluster.PartitionID, move cluster.M
 		}
 		meta = &copyMeta{identity: store.Identity(move)}
 	}
-	st := &staging{s: s, sl: sl, meta: meta, move: move, dir: dir, files: map[string]*stagedFile{}}
+	st := &staging{s: s, sl: sl, meta: meta, move: move, dir: dir}
+	st.mu.files, st.mu.durable = map[string]*stagedFile{}, -1
 	// Invariant I8: nothing that was remembered counts; what is staged is measured from disk.
 	if err := st.measure(ctx); err != nil {
 		return nil, fmt.Errorf("stage partition %s: %w", p, errors.Join(err, st.closeFiles()))
@@ -144,56 +151,112 @@ func (st *staging) load(ctx context.Context, name string, size int64) (*stagedFi
 		}
 	}
 	f := &stagedFile{name: name, path: path, chk: s.chk, hash: s.hash, size: keep, begun: keep}
-	st.files[name] = f
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.mu.files[name] = f
 	return f, nil
 }
 
-// usable says why the staging can't be worked on. A file in doubt is measured first.
-func (st *staging) usable() error {
+// open says why the staging can't be worked on.
+func (st *staging) open() error {
 	if st.closed || st.installed {
 		return cluster.Errorf(cluster.ReasonBug, "partition %s: the staging of move %d is closed", st.sl.p, st.move)
 	}
+	return nil
+}
+
+// usable is open for calls that work on all files: those in doubt are measured first.
+func (st *staging) usable() error {
+	if err := st.open(); err != nil {
+		return err
+	}
 	for _, f := range st.sorted() {
-		if f.doubtful {
-			if err := st.reload(f, f.redo); err != nil {
-				return err
-			}
+		if _, err := st.sound(f.name); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// usableFile is usable for calls that work on one file, which others may do for other files meanwhile. nil when it is not
+// staged.
+func (st *staging) usableFile(name string) (*stagedFile, error) {
+	if err := st.open(); err != nil {
+		return nil, err
+	}
+	return st.sound(name)
+}
+
+// sound returns a staged file, measured again when it is in doubt; nil when it is not staged.
+func (st *staging) sound(name string) (*stagedFile, error) {
+	f := st.file(name)
+	if f == nil || !f.doubtful {
+		return f, nil
+	}
+	if err := st.reload(f, f.redo); err != nil {
+		return nil, err
+	}
+	return st.file(name), nil
+}
+
+// file returns a staged file, or nil.
+func (st *staging) file(name string) *stagedFile {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.mu.files[name]
+}
+
+// changed takes back what was proven.
+func (st *staging) changed() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.mu.final = nil
+}
+
 // Files implements store.Staging.
 func (st *staging) Files() []store.File {
-	out := make([]store.File, 0, len(st.files))
+	var out []store.File
 	for _, f := range st.sorted() {
-		if f.doubtful {
-			out = append(out, store.File{Name: f.name, BaseOffset: f.chk.base})
-			continue
-		}
-		out = append(out, store.File{
-			Name: f.name, Size: cluster.Bytes(f.size), BaseOffset: f.chk.base,
-			Blocks: f.hash.blocks(), LastRecordTime: f.chk.last,
-		})
+		out = append(out, f.describe())
 	}
 	return out
 }
 
+// File implements store.Staging.
+func (st *staging) File(name string) (store.File, bool) {
+	f := st.file(name)
+	if f == nil {
+		return store.File{}, false
+	}
+	return f.describe(), true
+}
+
+func (f *stagedFile) describe() store.File {
+	if f.doubtful {
+		return store.File{Name: f.name, BaseOffset: f.chk.base}
+	}
+	return store.File{
+		Name: f.name, Size: cluster.Bytes(f.size), BaseOffset: f.chk.base, Blocks: f.hash.blocks(), LastRecordTime: f.chk.last,
+	}
+}
+
 func (st *staging) sorted() []*stagedFile {
-	out := make([]*stagedFile, 0, len(st.files))
-	for _, f := range st.files {
+	st.mu.Lock()
+	out := make([]*stagedFile, 0, len(st.mu.files))
+	for _, f := range st.mu.files {
 		out = append(out, f)
 	}
+	st.mu.Unlock()
 	slices.SortFunc(out, func(a, b *stagedFile) int { return cmp.Compare(a.chk.base, b.chk.base) })
 	return out
 }
 
 // Write implements store.Staging.
 func (st *staging) Write(name string, off int64, data []byte) error {
-	if err := st.usable(); err != nil {
+	f, err := st.usableFile(name)
+	if err != nil {
 		return err
 	}
-	f := st.files[name]
 	if f == nil {
 		base, ok := parseSegmentName(name)
 		if !ok {
@@ -204,14 +267,17 @@ func (st *staging) Write(name string, off int64, data []byte) error {
 	if off != f.size {
 		return cluster.Invalid("offset", "file %s has %d bytes, can't be written at %d", name, f.size, off)
 	}
-	st.final = nil
+	st.changed()
 	if f.file == nil {
-		var err error
 		if f.file, err = st.s.fs.OpenReadWrite(f.path, writeCategory); err != nil {
 			return fmt.Errorf("stage file %s: %w", name, err)
 		}
-		st.entries = st.entries && st.files[name] != nil
-		st.files[name] = f
+		st.mu.Lock()
+		if st.mu.files[name] == nil {
+			st.mu.files[name] = f
+			st.mu.made++
+		}
+		st.mu.Unlock()
 	}
 	if f.chk.write(data) != nil {
 		return st.reject(f, data)
@@ -274,30 +340,30 @@ func (st *staging) reload(f *stagedFile, size int64) error {
 
 // Truncate implements store.Staging.
 func (st *staging) Truncate(name string, size int64) error {
-	if err := st.usable(); err != nil {
+	f, err := st.usableFile(name)
+	if err != nil {
 		return err
 	}
-	f := st.files[name]
 	if f == nil {
 		return cluster.NotFound("file %s is not staged", name)
 	}
 	if size < 0 || size > f.size {
 		return cluster.Invalid("size", "file %s has %d bytes, can't be cut to %d", name, f.size, size)
 	}
-	st.final = nil
+	st.changed()
 	return st.reload(f, size)
 }
 
 // Remove implements store.Staging.
 func (st *staging) Remove(name string) error {
-	if err := st.usable(); err != nil {
+	f, err := st.usableFile(name)
+	if err != nil {
 		return err
 	}
-	f := st.files[name]
 	if f == nil {
 		return nil
 	}
-	st.final = nil
+	st.changed()
 	if f.file != nil {
 		err := f.file.Close()
 		f.file = nil
@@ -309,13 +375,15 @@ func (st *staging) Remove(name string) error {
 		return fmt.Errorf("remove staged file %s: %w", name, err)
 	}
 	st.meta.bytes.Add(-f.size)
-	delete(st.files, name)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	delete(st.mu.files, name)
 	return nil
 }
 
 func (st *staging) closeFiles() error {
 	var errs []error
-	for _, f := range st.files {
+	for _, f := range st.sorted() {
 		if f.file != nil {
 			errs = append(errs, f.file.Close())
 			f.file = nil

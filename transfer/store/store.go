@@ -12,7 +12,7 @@
 // Destruction and renames name the identity, so that they can't hit a copy that has taken its place.
 //
 // Durability: each method that changes something has synced files and directories when it returns nil,
-// unless it says otherwise. All methods are safe for concurrent use; those on one Staging are not.
+// unless it says otherwise. All methods are safe for concurrent use; those on one Staging only as far as it says.
 package store
 
 import (
@@ -199,10 +199,13 @@ type PartitionStore interface {
 	Delete(p cluster.PartitionID, place Place, id Identity) error
 }
 
-// Staging is one move's staging directory, held by one move at a time. Close releases it.
+// Staging is one move's staging directory, held by one move at a time. Close releases it. Write, Truncate,
+// SyncAndCompare and File may be called for different files at once; while they are, no other method is.
 type Staging interface {
 	// Files lists what is staged: names, lengths and digests measured from disk or kept while writing.
 	Files() []File
+	// File is one of Files; false when it is not staged.
+	File(name string) (File, bool)
 	// Write appends data to a file at its present end, which off must equal, creating it if need be.
 	// Frames are checked as they arrive: CORRUPT names file and offset, and what was bad is not kept.
 	// Not synced.
