@@ -165,6 +165,7 @@ func (a *Agent) buildTransfer() (err error) {
 		Node: a.cfg.NodeID, Store: a.store, Control: a.control, Journal: a.db.Journal(),
 		Session: a.session.Incarnation, Errors: errs, Log: a.log,
 		OnRedirected: func(p cluster.PartitionID) { a.rec.touch(p) },
+		OnEnded:      func(p cluster.PartitionID) { a.rec.touch(p) },
 		CallTimeout:  a.callTimeout(),
 	})
 	if err != nil {

@@ -3,6 +3,7 @@ package nodeagent
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -43,6 +44,7 @@ type reconciler struct {
 
 	// Owned by run's goroutine.
 	tasks    map[taskKey]*task
+	retries  retries
 	queue    [2][]taskKey // by lane
 	running  [2]int
 	nextPass time.Time
@@ -185,26 +187,23 @@ func (r *reconciler) until(now time.Time) time.Duration {
 		next = r.nextPass
 	}
 	r.mu.Unlock()
-	for _, t := range r.tasks {
-		if !t.retryAt.IsZero() && !t.queued && !t.running && t.retryAt.Before(next) {
-			next = t.retryAt
-		}
+	if at, ok := r.nextRetry(); ok && at.Before(next) {
+		next = at
 	}
 	return max(0, next.Sub(now), r.nextPass.Sub(now))
 }
 
-// pass queues every partition that is dirty or due. It lists the copies of all of them first, and leaves
-// four times as long as that took for other work.
+// pass queues every partition that is dirty or due, and looks at no other unless all are to be looked at: a source keeps the
+// markers of thousands of moves until their copies may go. It lists the copies first, and leaves four times as long as that
+// took for other work.
 func (r *reconciler) pass(now time.Time) {
 	r.mu.Lock()
 	dirty, all := r.mu.dirty, r.mu.all
 	r.mu.dirty, r.mu.all = map[cluster.PartitionID]bool{}, false
 	r.mu.Unlock()
-	due := map[cluster.PartitionID]bool{}
-	for k, t := range r.tasks {
-		if !t.retryAt.IsZero() && !t.retryAt.After(now) {
-			due[k.p] = true
-		}
+	due, dueKeys := map[cluster.PartitionID]bool{}, r.takeDue(now)
+	for _, k := range dueKeys {
+		due[k.p] = true
 	}
 	if !all && len(dirty)+len(due) == 0 {
 		return
@@ -213,6 +212,9 @@ func (r *reconciler) pass(now time.Time) {
 	if err != nil {
 		r.a.log.Error("copies can't be listed, retrying", zap.Error(err))
 		r.touchAll()
+		for _, k := range dueKeys {
+			r.retryAt(k, r.tasks[k], now)
+		}
 		r.nextPass = now.Add(time.Second)
 		return
 	}
@@ -227,15 +229,35 @@ func (r *reconciler) pass(now time.Time) {
 	for p := range r.candidates(all, dirty, due, byPartition) {
 		r.enqueue(taskKey{p: p}, byPartition[p], dirty[p] || all, now)
 	}
+	r.passReclaims(all, dirty, due, dueKeys, now)
+}
+
+// passReclaims queues the reclaims of moves that have ended, and forgets those whose marker has gone.
+func (r *reconciler) passReclaims(all bool, dirty, due map[cluster.PartitionID]bool, dueKeys []taskKey, now time.Time) {
+	var markers []transfer.Marker
+	if all {
+		markers = r.a.source.Ended()
+		dueKeys = slices.Collect(maps.Keys(r.tasks))
+	} else {
+		for p := range dirty {
+			markers = append(markers, r.a.source.EndedOf(p)...)
+		}
+		for p := range due {
+			if !dirty[p] {
+				markers = append(markers, r.a.source.EndedOf(p)...)
+			}
+		}
+	}
 	ended := map[taskKey]bool{}
-	for _, m := range r.a.source.Ended() {
+	for _, m := range markers {
 		k := taskKey{m.Partition, m.MoveID}
 		ended[k] = true
 		r.task(k).marker = m
 		r.enqueue(k, nil, dirty[m.Partition] || all, now)
 	}
-	for k, t := range r.tasks {
-		if k.move != 0 && !ended[k] && !t.queued && !t.running {
+	for _, k := range dueKeys {
+		t := r.tasks[k]
+		if t != nil && k.move != 0 && !ended[k] && !t.queued && !t.running {
 			r.setProblem(k, "")
 			delete(r.tasks, k)
 		}
@@ -395,11 +417,11 @@ func (r *reconciler) finish(res taskResult) {
 	switch {
 	case res.err != nil:
 		t.backoff = min(max(2*t.backoff, retryMin), retryMax)
-		t.retryAt = time.Now().Add(jitter(t.backoff))
+		r.retryAt(res.key, t, time.Now().Add(jitter(t.backoff)))
 		r.setProblem(res.key, res.err.Error())
 	case res.retryAfter > 0:
 		t.backoff = 0
-		t.retryAt = time.Now().Add(res.retryAfter)
+		r.retryAt(res.key, t, time.Now().Add(res.retryAfter))
 		r.setProblem(res.key, res.problem)
 	default:
 		t.backoff = 0

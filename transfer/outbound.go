@@ -259,6 +259,9 @@ func (o *outbound) apply(ctx context.Context, in handoff.Input) {
 			zap.Uint32("handoff", uint32(o.step.Handoff)), zap.String("event", handoff.Name(in.Event)),
 			zap.String("error", o.step.LastError))...)
 	}
+	if before.Phase != handoff.Flipped && o.step.Phase == handoff.Flipped && o.src.cfg.OnEnded != nil {
+		o.src.cfg.OnEnded(o.p)
+	}
 	for _, e := range effects {
 		if o.crashed = o.observe(handoff.EffectName(e), false); o.crashed != nil {
 			return

@@ -246,10 +246,21 @@ func (s *Source) HasMarker(id cluster.PartitionID) bool {
 func (s *Source) Ended() []Marker {
 	var out []Marker
 	for _, p := range s.movingParts() {
-		for _, o := range p.outbounds() {
-			if o.phase() == handoff.Flipped {
-				out = append(out, o.markerNow())
-			}
+		out = append(out, s.EndedOf(p.id)...)
+	}
+	return out
+}
+
+// EndedOf is Ended of one partition.
+func (s *Source) EndedOf(id cluster.PartitionID) []Marker {
+	p := s.known(id)
+	if p == nil {
+		return nil
+	}
+	var out []Marker
+	for _, o := range p.outbounds() {
+		if o.phase() == handoff.Flipped {
+			out = append(out, o.markerNow())
 		}
 	}
 	return out

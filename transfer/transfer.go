@@ -182,6 +182,8 @@ type SourceConfig struct {
 	// OnRedirected, when set, is called after a partition was closed because it has moved away. It must
 	// not block.
 	OnRedirected func(p cluster.PartitionID)
+	// OnEnded, when set, is called when Ended has another marker. It must not block.
+	OnEnded func(p cluster.PartitionID)
 	// Log may be nil.
 	Log *zap.Logger
 	// Now is the monotonic time since some start; nil is the process clock.
