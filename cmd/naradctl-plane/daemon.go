@@ -92,6 +92,11 @@ func (a *app) runDaemon(ctx context.Context, service, instance string, c config.
 	if err != nil {
 		return err
 	}
+	endDebug, err := serveDebug(c.Debug.Listen, tel.Log)
+	if err != nil {
+		return err
+	}
+	defer endDebug()
 	ctx, stop := interruptible(ctx)
 	defer stop()
 	context.AfterFunc(ctx, stop)

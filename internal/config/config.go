@@ -15,6 +15,7 @@ type Config struct {
 	TLS        TLS        `mapstructure:"tls" desc:"Mutual TLS between all parts, with one private authority. All three files, on all of them, or none. Whoever has a certificate of that authority may do everything."`
 	Log        Log        `mapstructure:"log" desc:"Logs go to standard error."`
 	Telemetry  Telemetry  `mapstructure:"telemetry" desc:"Metrics are on /metrics of each daemon; these keys push them, and traces, elsewhere too."`
+	Debug      Debug      `mapstructure:"debug" desc:"For finding out what a daemon does with its time and memory."`
 	Controller Controller `mapstructure:"controller" desc:"Used by naradctl-plane controller."`
 	Agent      Agent      `mapstructure:"agent" desc:"Used by naradctl-plane agent."`
 }
@@ -40,6 +41,11 @@ type Telemetry struct {
 	OTLPEndpoint string        `mapstructure:"otlp_endpoint" desc:"URL of an OTLP/HTTP collector, such as http://127.0.0.1:4318. Empty pushes nothing."`
 	Interval     time.Duration `mapstructure:"interval" desc:"How often metrics are pushed."`
 	Traces       bool          `mapstructure:"traces" desc:"Also push traces to otlp_endpoint."`
+}
+
+// Debug says where profiles are served.
+type Debug struct {
+	Listen string `mapstructure:"listen" desc:"host:port on loopback that serves profiles under /debug/pprof/, without credentials. Empty serves none."`
 }
 
 // Controller configures a controller.

@@ -177,6 +177,22 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 }
 
+// TestProfilesStayOnLoopback: they are served without credentials.
+func TestProfilesStayOnLoopback(t *testing.T) {
+	for listen, want := range map[string]bool{
+		"": true, "127.0.0.1:6060": true, "localhost:0": true, "[::1]:6060": true, "0.0.0.0:6060": false, ":6060": false, "10.0.0.5:6060": false, "127.0.0.1": false,
+	} {
+		c := DefaultConfig()
+		c.Controller.Name, c.Agent.NodeID = "c", "n"
+		c.Debug.Listen = listen
+		for daemon, err := range map[string]error{"controller": c.ValidateController(), "agent": c.ValidateAgent()} {
+			if (err == nil) != want || (err != nil && !strings.Contains(err.Error(), "debug.listen")) {
+				t.Errorf("%s with debug.listen %q: error %v, want none is %t", daemon, listen, err, want)
+			}
+		}
+	}
+}
+
 // TestC66Addresses covers listen and advertised addresses of both daemons.
 func TestC66Addresses(t *testing.T) {
 	for _, tc := range []struct {

@@ -160,6 +160,11 @@ func (c Config) common(f *faults) {
 			f.add("telemetry.otlp_endpoint", "must be an http or https URL, is %q", e)
 		}
 	}
+	if l := c.Debug.Listen; l != "" {
+		if host, port, err := net.SplitHostPort(l); err != nil || !validPort(port, true) || !loopback(host) {
+			f.add("debug.listen", "must be host:port on loopback, is %q: profiles are served without credentials", l)
+		}
+	}
 	if c.Telemetry.Interval < time.Second {
 		f.add("telemetry.interval", "must be at least 1s, is %s", c.Telemetry.Interval)
 	}
