@@ -12,41 +12,39 @@ import (
 	"github.com/naradctl/naradctl-plane/test/harness"
 )
 
-// drain takes agent-2 away while it owns half of n partitions that were never written: what a move costs beside its bytes. It
-// comes last, since one agent remains.
-func (b *bench) drain(ctx context.Context, n uint32) error {
-	if _, err := b.cluster.API.CreateTopic(ctx, "drained", n, ""); err != nil {
+// drains takes an agent away while it owns partitions that were never written: what a move costs beside its bytes.
+func drains(ctx context.Context, e *env) error {
+	c, err := e.cluster(ctx, harness.Options{}, "agent-1", "agent-2")
+	if err != nil {
 		return err
 	}
-	if err := b.cluster.API.AwaitOpen(ctx, "drained"); err != nil {
+	defer c.KillAll()
+	if _, err := c.API.CreateTopic(ctx, "drained", uint32(2*e.drained), ""); err != nil {
 		return err
 	}
-	members, err := b.cluster.API.Members(ctx)
+	e.log("%d partitions are made", 2*e.drained)
+	if err := c.API.AwaitOpen(ctx, "drained"); err != nil {
+		return err
+	}
+	members, err := c.API.Members(ctx)
 	if err != nil {
 		return err
 	}
 	moves := members["agent-2"].GetOwned()
 	running := false
 	after := durationpb.New(cluster.DefaultSettings().ReclaimAfter)
-	if err := b.cluster.API.UpdateSettings(ctx, &planev1.Settings{RebalancePaused: &running, ReclaimAfter: after}); err != nil {
+	if err := c.API.UpdateSettings(ctx, &planev1.Settings{RebalancePaused: &running, ReclaimAfter: after}); err != nil {
 		return err
 	}
+	stop := e.profile(ctx, "drain", append(c.Agents, c.Controllers...)...)
+	before := cpuTime(c)
 	began := time.Now()
-	_, err = harness.Call(ctx, b.cluster.API, func(ctx context.Context, c harness.Clients) (*planev1.DecommissionResponse, error) {
-		return c.Decommission(ctx, &planev1.DecommissionRequest{Id: "agent-2"})
-	})
+	err = decommission(ctx, c, "agent-2")
+	took, cpu := time.Since(began), cpuTime(c)-before
+	stop()
 	if err != nil {
 		return err
 	}
-	err = harness.Poll(ctx, "agent-2 owns nothing", func() error {
-		members, err := b.cluster.API.Members(ctx)
-		if err == nil && members["agent-2"].GetOwned() > 0 {
-			err = fmt.Errorf("it owns %d", members["agent-2"].GetOwned())
-		}
-		return err
-	})
-	took := time.Since(began)
-	fmt.Fprintf(b.w, "\ndrain of empty partitions\tmoves\ttook\tmoves/s\t\n\t%d\t%s\t%.0f\t\n", moves, took.Round(time.Millisecond), float64(moves)/took.Seconds())
-	_ = b.w.Flush()
-	return err
+	note := fmt.Sprintf("%d moves in %s, %.1f ms of processor time each, of all daemons", moves, took.Round(time.Second/10), milli(cpu)/float64(moves))
+	return e.add(row(fmt.Sprintf("%d empty partitions drained", e.drained), float64(moves)/took.Seconds(), "moves/s", valueAtLeast(200), note))
 }

@@ -2,11 +2,13 @@ package harness
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect/v2"
@@ -19,14 +21,37 @@ import (
 	"github.com/naradctl/naradctl-plane/proto/naradplane/v1/planev1connect"
 )
 
-var httpClient = &http.Client{Transport: &http.Transport{
-	DialContext:         (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
-	MaxIdleConnsPerHost: 64,
-	IdleConnTimeout:     30 * time.Second,
-}}
+// wire is how the harness talks to daemons.
+type wire struct {
+	scheme string
+	calls  *http.Client
+	// brief gives up soon.
+	brief *http.Client
+}
+
+func newWire(scheme string, credentials *tls.Config) *wire {
+	t := &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
+		MaxIdleConnsPerHost: 64,
+		IdleConnTimeout:     30 * time.Second,
+		TLSClientConfig:     credentials,
+	}
+	return &wire{scheme, &http.Client{Transport: t}, &http.Client{Transport: t, Timeout: 5 * time.Second}}
+}
+
+var present atomic.Pointer[wire]
+
+func init() { Plain() }
+
+// Plain makes the harness talk plain HTTP, as it does from the start. Secure makes it use TLS. Both are for the whole process.
+func Plain() { present.Store(newWire("http", nil)) }
+
+// Secure makes the harness talk TLS with these credentials; see Plain.
+func Secure(credentials *tls.Config) { present.Store(newWire("https", credentials)) }
 
 func connectTo(address string) *connect.Client {
-	return connect.NewClient(connecthttp.NewTransport(httpClient, "http://"+address))
+	w := present.Load()
+	return connect.NewClient(connecthttp.NewTransport(w.calls, w.scheme+"://"+address))
 }
 
 // Data returns the data service of an agent.

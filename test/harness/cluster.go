@@ -22,6 +22,8 @@ type Options struct {
 	Controllers int
 	// ControllerArgs and AgentArgs are added to every command line.
 	ControllerArgs, AgentArgs []string
+	// Debug makes each daemon serve profiles at its Process.Debug.
+	Debug bool
 	// FaultsFor says which processes run the binary with fault points; nil is none.
 	FaultsFor func(name string) bool
 	// Place says where a process runs; nil is a free loopback address and a folder of Dir.
@@ -77,7 +79,10 @@ func (c *Cluster) process(name string) (*Process, error) {
 	if c.FaultsFor != nil && c.FaultsFor(name) {
 		p.Binary = c.Faults
 	}
-	return p, nil
+	if c.Debug {
+		p.Debug, err = FreeAddress()
+	}
+	return p, err
 }
 
 func (c *Cluster) place(name string) (Placement, error) {
@@ -93,6 +98,9 @@ func where(p *Process) []string {
 	args := []string{"--listen", p.Listen, "--data-dir", p.DataDir}
 	if p.Listen != p.Address {
 		args = append(args, "--advertise", p.Address)
+	}
+	if p.Debug != "" {
+		args = append(args, "--debug-listen", p.Debug)
 	}
 	return args
 }
@@ -177,7 +185,8 @@ func (c *Cluster) WaitReady(ctx context.Context, p *Process) error {
 		if !p.Running() {
 			return Fatal(fmt.Errorf("it ended: %v\n%s", p.Err(), p.LogTail(2000)))
 		}
-		resp, err := plainClient.Get("http://" + p.Address + "/readyz")
+		w := present.Load()
+		resp, err := w.brief.Get(w.scheme + "://" + p.Address + "/readyz")
 		if err != nil {
 			return err
 		}
@@ -220,8 +229,6 @@ func (c *Cluster) KillAll() {
 		_ = p.Kill()
 	}
 }
-
-var plainClient = &http.Client{Timeout: 5 * time.Second}
 
 type fatalError struct{ error }
 

@@ -52,7 +52,7 @@ func debugFaults(ctx context.Context, p *Process, method string, body []byte) er
 	if err != nil {
 		return err
 	}
-	resp, err := plainClient.Do(req)
+	resp, err := present.Load().brief.Do(req)
 	if err != nil {
 		return fmt.Errorf("%s /debug/faults of %s: %w", method, p.Name, err)
 	}

@@ -122,6 +122,16 @@ func (l *Ledger) Delivered(value []byte) {
 	}
 }
 
+// Measure begins to measure anew: latencies and gaps from before are forgotten, records are not.
+func (l *Ledger) Measure() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.produce = nil
+	for _, f := range l.mu.topics {
+		f.maxGap, f.since = 0, time.Now()
+	}
+}
+
 // Outstanding counts acknowledged records that were not delivered yet.
 func (l *Ledger) Outstanding() int {
 	l.mu.Lock()
@@ -139,6 +149,7 @@ type Tally struct {
 	// Unknown are deliveries of records that nobody produced.
 	Unknown       int
 	ProduceFailed []string
+	ProduceP50    time.Duration
 	ProduceP99    time.Duration
 	ProduceMax    time.Duration
 	ConsumeGapMax time.Duration
@@ -177,6 +188,7 @@ func (l *Ledger) Tally() Tally {
 		}
 		t.ConsumeGapMax = max(t.ConsumeGapMax, gap)
 	}
+	t.ProduceP50 = Quantile(l.mu.produce, 0.5)
 	t.ProduceP99 = Quantile(l.mu.produce, 0.99)
 	t.ProduceMax = Quantile(l.mu.produce, 1)
 	return t

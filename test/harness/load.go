@@ -56,8 +56,9 @@ type Producer struct {
 	Topic string
 	// Batch is the number of records of a request; Size that of a value, at least 12 bytes.
 	Batch, Size int
-	// Pause is the wait between requests.
-	Pause time.Duration
+	// Pause is the wait between requests; Every instead is the time from the begin of one to that of the next, when they are
+	// faster than that.
+	Pause, Every time.Duration
 	// Key returns a record's key; nil sends none.
 	Key func(seq uint64) []byte
 	// Records bounds the records; zero goes on until StopProducers.
@@ -96,12 +97,16 @@ func (l *Load) produce(ctx context.Context, p Producer) {
 			l.Ledger.ProduceFailed(err.Error())
 		}
 		seq += n
+		pause := p.Pause
+		if p.Every > 0 {
+			pause = p.Every - time.Since(start)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-l.stopping:
 			return
-		case <-time.After(p.Pause):
+		case <-time.After(pause):
 		}
 	}
 }

@@ -21,6 +21,8 @@ type Process struct {
 	DataDir         string
 	// Spawn starts the command; nil is its Start.
 	Spawn func(*exec.Cmd) error
+	// Debug is where it serves profiles; empty when it does not.
+	Debug string
 	// Args are the command line after the binary.
 	Args []string
 	// Env is added to the environment.
