@@ -7,6 +7,8 @@ import { enumDesc, fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf
 import { file_google_api_annotations } from "../../google/api/annotations_pb.js";
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
 import { file_google_protobuf_duration, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import type { ListEventsRequestSchema, ListEventsResponseSchema, WatchEventsRequestSchema, WatchEventsResponseSchema } from "./event_pb.js";
+import { file_naradplane_v1_event } from "./event_pb.js";
 import type { Assignment, Controller, MoveProgress, MoveRecord, Node, Outcome, Partition, Settings } from "./types_pb.js";
 import { file_naradplane_v1_types } from "./types_pb.js";
 import type { Message } from "@bufbuild/protobuf";
@@ -15,7 +17,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file naradplane/v1/cluster_service.proto.
  */
 export const file_naradplane_v1_cluster_service: GenFile = /*@__PURE__*/
-  fileDesc("CiNuYXJhZHBsYW5lL3YxL2NsdXN0ZXJfc2VydmljZS5wcm90bxINbmFyYWRwbGFuZS52MSIZChdHZXRDbHVzdGVyU3RhdHVzUmVxdWVzdCL7AgoYR2V0Q2x1c3RlclN0YXR1c1Jlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEEi4KB3ZlcmRpY3QYAiABKA4yHS5uYXJhZHBsYW5lLnYxLkNsdXN0ZXJWZXJkaWN0Eg8KB3JlYXNvbnMYAyADKAkSFAoMbmV4dF9jb21tYW5kGAQgASgJEhIKCmNsdXN0ZXJfaWQYBSABKAkSDgoGbGVhZGVyGAYgASgJEgwKBHRlcm0YByABKAQSDgoGdm90ZXJzGAggASgNEhAKCGxlYXJuZXJzGAkgASgNEhMKC25vZGVzX2FsaXZlGAogASgNEhIKCm5vZGVzX2RlYWQYCyABKA0SFgoObm9kZXNfZHJhaW5pbmcYDCABKA0SDgoGdG9waWNzGA0gASgNEhIKCnBhcnRpdGlvbnMYDiABKA0SFwoPbW92ZXNfaW5fZmxpZ2h0GA8gASgNEhUKDW1vdmVzX2Jsb2NrZWQYECABKA0SDQoFYnl0ZXMYESABKAQiFAoSTGlzdE1lbWJlcnNSZXF1ZXN0IroCCgZNZW1iZXISIQoEbm9kZRgBIAEoCzITLm5hcmFkcGxhbmUudjEuTm9kZRINCgVvd25lZBgCIAEoDRIPCgdpbmJvdW5kGAMgASgNEhAKCG91dGJvdW5kGAQgASgNEg0KBWJ5dGVzGAUgASgEEhgKEGRpc2tfdG90YWxfYnl0ZXMYBiABKAQSFwoPZGlza19mcmVlX2J5dGVzGAcgASgEEjAKDWhlYXJ0YmVhdF9hZ2UYCCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFwoPaW5ncmVzc19yZWNvcmRzGAkgASgEEhUKDWluZ3Jlc3NfYnl0ZXMYCiABKAQSEwoLcXVhcmFudGluZWQYCyABKA0SEAoIYmxvY2tlcnMYDCADKAkSEAoIdW5vcGVuZWQYDSABKA0iTwoTTGlzdE1lbWJlcnNSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBImCgdtZW1iZXJzGAIgAygLMhUubmFyYWRwbGFuZS52MS5NZW1iZXIiIwoQTGlzdE1vdmVzUmVxdWVzdBIPCgdoaXN0b3J5GAEgASgIIowBCgRNb3ZlEi0KCmFzc2lnbm1lbnQYASABKAsyGS5uYXJhZHBsYW5lLnYxLkFzc2lnbm1lbnQSLQoIcHJvZ3Jlc3MYAiABKAsyGy5uYXJhZHBsYW5lLnYxLk1vdmVQcm9ncmVzcxImCgNldGEYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24iaAoLQmxvY2tlZE1vdmUSKwoJcGFydGl0aW9uGAEgASgLMhgubmFyYWRwbGFuZS52MS5QYXJ0aXRpb24SDQoFb3duZXIYAiABKAkSDQoFYnl0ZXMYAyABKAQSDgoGcmVhc29uGAQgASgJIqIBChFMaXN0TW92ZXNSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBIiCgVtb3ZlcxgCIAMoCzITLm5hcmFkcGxhbmUudjEuTW92ZRIrCgdibG9ja2VkGAMgAygLMhoubmFyYWRwbGFuZS52MS5CbG9ja2VkTW92ZRIqCgdoaXN0b3J5GAQgAygLMhkubmFyYWRwbGFuZS52MS5Nb3ZlUmVjb3JkImkKE0RlY29tbWlzc2lvblJlcXVlc3QSCgoCaWQYASABKAkSEQoJb3RoZXJfaWRzGAIgAygJEg8KB2RyeV9ydW4YAyABKAgSDgoGcmVhc29uGAQgASgJEhIKCnJlcXVlc3RfaWQYBSABKAkicwoLUGxhbm5lZE1vdmUSKwoJcGFydGl0aW9uGAEgASgLMhgubmFyYWRwbGFuZS52MS5QYXJ0aXRpb24SDAoEZnJvbRgCIAEoCRIKCgJ0bxgDIAEoCRINCgVieXRlcxgEIAEoBBIOCgZyZWFzb24YBSABKAkihQEKFERlY29tbWlzc2lvblJlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEEg8KB2RyeV9ydW4YAiABKAgSKQoFbW92ZXMYAyADKAsyGi5uYXJhZHBsYW5lLnYxLlBsYW5uZWRNb3ZlEg0KBWJ5dGVzGAQgASgEEhAKCGJsb2NrZXJzGAUgAygJIjsKGUNhbmNlbERlY29tbWlzc2lvblJlcXVlc3QSCgoCaWQYASABKAkSEgoKcmVxdWVzdF9pZBgCIAEoCSIuChpDYW5jZWxEZWNvbW1pc3Npb25SZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBCJQChBTdGFydE1vdmVSZXF1ZXN0Eg0KBXRvcGljGAEgASgJEg0KBWluZGV4GAIgASgNEgoKAnRvGAMgASgJEhIKCnJlcXVlc3RfaWQYBCABKAkiVAoRU3RhcnRNb3ZlUmVzcG9uc2USEAoIcmV2aXNpb24YASABKAQSLQoKYXNzaWdubWVudBgCIAEoCzIZLm5hcmFkcGxhbmUudjEuQXNzaWdubWVudCJWChFDYW5jZWxNb3ZlUmVxdWVzdBINCgV0b3BpYxgBIAEoCRINCgVpbmRleBgCIAEoDRIPCgdtb3ZlX2lkGAMgASgEEhIKCnJlcXVlc3RfaWQYBCABKAkiYgoSQ2FuY2VsTW92ZVJlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEEhEKCWNhbmNlbGxlZBgCIAEoCBInCgdvdXRjb21lGAMgASgLMhYubmFyYWRwbGFuZS52MS5PdXRjb21lIhQKEkdldFNldHRpbmdzUmVxdWVzdCJSChNHZXRTZXR0aW5nc1Jlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEEikKCHNldHRpbmdzGAIgASgLMhcubmFyYWRwbGFuZS52MS5TZXR0aW5ncyJWChVVcGRhdGVTZXR0aW5nc1JlcXVlc3QSKQoIc2V0dGluZ3MYASABKAsyFy5uYXJhZHBsYW5lLnYxLlNldHRpbmdzEhIKCnJlcXVlc3RfaWQYAiABKAkiVQoWVXBkYXRlU2V0dGluZ3NSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBIpCghzZXR0aW5ncxgCIAEoCzIXLm5hcmFkcGxhbmUudjEuU2V0dGluZ3MiGAoWTGlzdENvbnRyb2xsZXJzUmVxdWVzdCJ1Cg9Db250cm9sbGVyU3RhdGUSLQoKY29udHJvbGxlchgBIAEoCzIZLm5hcmFkcGxhbmUudjEuQ29udHJvbGxlchIOCgZsZWFkZXIYAiABKAgSEwoLbGFnX2VudHJpZXMYAyABKAQSDgoGYWN0aXZlGAQgASgIIokBChdMaXN0Q29udHJvbGxlcnNSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBIzCgtjb250cm9sbGVycxgCIAMoCzIeLm5hcmFkcGxhbmUudjEuQ29udHJvbGxlclN0YXRlEgwKBHRlcm0YAyABKAQSGQoRZmFpbHVyZV90b2xlcmFuY2UYBCABKA0iWwoUQWRkQ29udHJvbGxlclJlcXVlc3QSDAoEbmFtZRgBIAEoCRIPCgdhZGRyZXNzGAIgASgJEhAKCHN0b3JlX2lkGAMgASgJEhIKCnJlcXVlc3RfaWQYBCABKAkinAEKFUFkZENvbnRyb2xsZXJSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBISCgpjbHVzdGVyX2lkGAIgASgJEi0KCmNvbnRyb2xsZXIYAyABKAsyGS5uYXJhZHBsYW5lLnYxLkNvbnRyb2xsZXISLgoLY29udHJvbGxlcnMYBCADKAsyGS5uYXJhZHBsYW5lLnYxLkNvbnRyb2xsZXIiSgoXUmVtb3ZlQ29udHJvbGxlclJlcXVlc3QSDAoEbmFtZRgBIAEoCRINCgVmb3JjZRgCIAEoCBISCgpyZXF1ZXN0X2lkGAMgASgJIiwKGFJlbW92ZUNvbnRyb2xsZXJSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBCInChlUcmFuc2ZlckxlYWRlcnNoaXBSZXF1ZXN0EgoKAnRvGAEgASgJIiwKGlRyYW5zZmVyTGVhZGVyc2hpcFJlc3BvbnNlEg4KBmxlYWRlchgBIAEoCSIvChlHZXRDb250cm9sbGVyU3RhdGVSZXF1ZXN0EhIKCnN0YXRlX2hhc2gYASABKAgitQEKGkdldENvbnRyb2xsZXJTdGF0ZVJlc3BvbnNlEgwKBG5hbWUYASABKAkSEAoIcmV2aXNpb24YAiABKAQSFQoNYXBwbGllZF9pbmRleBgDIAEoBBIMCgR0ZXJtGAQgASgEEg4KBmxlYWRlchgFIAEoCRISCgpzdGF0ZV9oYXNoGAYgASgJEi4KCnN0YXJ0ZWRfYXQYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wKr8BCg5DbHVzdGVyVmVyZGljdBIfChtDTFVTVEVSX1ZFUkRJQ1RfVU5TUEVDSUZJRUQQABIWChJDTFVTVEVSX1ZFUkRJQ1RfT0sQARIaChZDTFVTVEVSX1ZFUkRJQ1RfTU9WSU5HEAISHAoYQ0xVU1RFUl9WRVJESUNUX0RFR1JBREVEEAMSGwoXQ0xVU1RFUl9WRVJESUNUX1NUQUxMRUQQBBIdChlDTFVTVEVSX1ZFUkRJQ1RfTk9fTEVBREVSEAUyrw4KDkNsdXN0ZXJTZXJ2aWNlEn8KEEdldENsdXN0ZXJTdGF0dXMSJi5uYXJhZHBsYW5lLnYxLkdldENsdXN0ZXJTdGF0dXNSZXF1ZXN0GicubmFyYWRwbGFuZS52MS5HZXRDbHVzdGVyU3RhdHVzUmVzcG9uc2UiGoLT5JMCFBISL3YxL2NsdXN0ZXIvc3RhdHVzEnEKC0xpc3RNZW1iZXJzEiEubmFyYWRwbGFuZS52MS5MaXN0TWVtYmVyc1JlcXVlc3QaIi5uYXJhZHBsYW5lLnYxLkxpc3RNZW1iZXJzUmVzcG9uc2UiG4LT5JMCFRITL3YxL2NsdXN0ZXIvbWVtYmVycxJpCglMaXN0TW92ZXMSHy5uYXJhZHBsYW5lLnYxLkxpc3RNb3Zlc1JlcXVlc3QaIC5uYXJhZHBsYW5lLnYxLkxpc3RNb3Zlc1Jlc3BvbnNlIhmC0+STAhMSES92MS9jbHVzdGVyL21vdmVzEokBCgxEZWNvbW1pc3Npb24SIi5uYXJhZHBsYW5lLnYxLkRlY29tbWlzc2lvblJlcXVlc3QaIy5uYXJhZHBsYW5lLnYxLkRlY29tbWlzc2lvblJlc3BvbnNlIjCC0+STAio6ASoiJS92MS9jbHVzdGVyL21lbWJlcnMve2lkfS9kZWNvbW1pc3Npb24SmAEKEkNhbmNlbERlY29tbWlzc2lvbhIoLm5hcmFkcGxhbmUudjEuQ2FuY2VsRGVjb21taXNzaW9uUmVxdWVzdBopLm5hcmFkcGxhbmUudjEuQ2FuY2VsRGVjb21taXNzaW9uUmVzcG9uc2UiLYLT5JMCJyolL3YxL2NsdXN0ZXIvbWVtYmVycy97aWR9L2RlY29tbWlzc2lvbhJ8CglTdGFydE1vdmUSHy5uYXJhZHBsYW5lLnYxLlN0YXJ0TW92ZVJlcXVlc3QaIC5uYXJhZHBsYW5lLnYxLlN0YXJ0TW92ZVJlc3BvbnNlIiyC0+STAiY6ASoiIS92MS9jbHVzdGVyL21vdmVzL3t0b3BpY30ve2luZGV4fRJ8CgpDYW5jZWxNb3ZlEiAubmFyYWRwbGFuZS52MS5DYW5jZWxNb3ZlUmVxdWVzdBohLm5hcmFkcGxhbmUudjEuQ2FuY2VsTW92ZVJlc3BvbnNlIimC0+STAiMqIS92MS9jbHVzdGVyL21vdmVzL3t0b3BpY30ve2luZGV4fRJyCgtHZXRTZXR0aW5ncxIhLm5hcmFkcGxhbmUudjEuR2V0U2V0dGluZ3NSZXF1ZXN0GiIubmFyYWRwbGFuZS52MS5HZXRTZXR0aW5nc1Jlc3BvbnNlIhyC0+STAhYSFC92MS9jbHVzdGVyL3NldHRpbmdzEoUBCg5VcGRhdGVTZXR0aW5ncxIkLm5hcmFkcGxhbmUudjEuVXBkYXRlU2V0dGluZ3NSZXF1ZXN0GiUubmFyYWRwbGFuZS52MS5VcGRhdGVTZXR0aW5nc1Jlc3BvbnNlIiaC0+STAiA6CHNldHRpbmdzMhQvdjEvY2x1c3Rlci9zZXR0aW5ncxKBAQoPTGlzdENvbnRyb2xsZXJzEiUubmFyYWRwbGFuZS52MS5MaXN0Q29udHJvbGxlcnNSZXF1ZXN0GiYubmFyYWRwbGFuZS52MS5MaXN0Q29udHJvbGxlcnNSZXNwb25zZSIfgtPkkwIZEhcvdjEvY2x1c3Rlci9jb250cm9sbGVycxJ+Cg1BZGRDb250cm9sbGVyEiMubmFyYWRwbGFuZS52MS5BZGRDb250cm9sbGVyUmVxdWVzdBokLm5hcmFkcGxhbmUudjEuQWRkQ29udHJvbGxlclJlc3BvbnNlIiKC0+STAhw6ASoiFy92MS9jbHVzdGVyL2NvbnRyb2xsZXJzEosBChBSZW1vdmVDb250cm9sbGVyEiYubmFyYWRwbGFuZS52MS5SZW1vdmVDb250cm9sbGVyUmVxdWVzdBonLm5hcmFkcGxhbmUudjEuUmVtb3ZlQ29udHJvbGxlclJlc3BvbnNlIiaC0+STAiAqHi92MS9jbHVzdGVyL2NvbnRyb2xsZXJzL3tuYW1lfRKIAQoSVHJhbnNmZXJMZWFkZXJzaGlwEigubmFyYWRwbGFuZS52MS5UcmFuc2ZlckxlYWRlcnNoaXBSZXF1ZXN0GikubmFyYWRwbGFuZS52MS5UcmFuc2ZlckxlYWRlcnNoaXBSZXNwb25zZSIdgtPkkwIXOgEqIhIvdjEvY2x1c3Rlci9sZWFkZXISgQEKEkdldENvbnRyb2xsZXJTdGF0ZRIoLm5hcmFkcGxhbmUudjEuR2V0Q29udHJvbGxlclN0YXRlUmVxdWVzdBopLm5hcmFkcGxhbmUudjEuR2V0Q29udHJvbGxlclN0YXRlUmVzcG9uc2UiFoLT5JMCEBIOL3YxL2NvbnRyb2xsZXJCQFo+Z2l0aHViLmNvbS9uYXJhZGN0bC9uYXJhZGN0bC1wbGFuZS9wcm90by9uYXJhZHBsYW5lL3YxO3BsYW5ldjFiBnByb3RvMw", [file_google_api_annotations, file_google_protobuf_duration, file_google_protobuf_timestamp, file_naradplane_v1_types]);
+  fileDesc("CiNuYXJhZHBsYW5lL3YxL2NsdXN0ZXJfc2VydmljZS5wcm90bxINbmFyYWRwbGFuZS52MSIZChdHZXRDbHVzdGVyU3RhdHVzUmVxdWVzdCLtAwoYR2V0Q2x1c3RlclN0YXR1c1Jlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEEi4KB3ZlcmRpY3QYAiABKA4yHS5uYXJhZHBsYW5lLnYxLkNsdXN0ZXJWZXJkaWN0Eg8KB3JlYXNvbnMYAyADKAkSFAoMbmV4dF9jb21tYW5kGAQgASgJEhIKCmNsdXN0ZXJfaWQYBSABKAkSDgoGbGVhZGVyGAYgASgJEgwKBHRlcm0YByABKAQSDgoGdm90ZXJzGAggASgNEhAKCGxlYXJuZXJzGAkgASgNEhMKC25vZGVzX2FsaXZlGAogASgNEhIKCm5vZGVzX2RlYWQYCyABKA0SFgoObm9kZXNfZHJhaW5pbmcYDCABKA0SDgoGdG9waWNzGA0gASgNEhIKCnBhcnRpdGlvbnMYDiABKA0SFwoPbW92ZXNfaW5fZmxpZ2h0GA8gASgNEhUKDW1vdmVzX2Jsb2NrZWQYECABKA0SDQoFYnl0ZXMYESABKAQSFQoNbW92ZXNfd2FpdGluZxgSIAEoDRIuCghmaW5kaW5ncxgTIAMoCzIcLm5hcmFkcGxhbmUudjEuU3RhdHVzRmluZGluZxIpCghlc3RpbWF0ZRgUIAEoCzIXLm5hcmFkcGxhbmUudjEuRXN0aW1hdGUiYwoNU3RhdHVzRmluZGluZxIuCgd2ZXJkaWN0GAEgASgOMh0ubmFyYWRwbGFuZS52MS5DbHVzdGVyVmVyZGljdBIMCgR0ZXh0GAIgASgJEhQKDG5leHRfY29tbWFuZBgDIAEoCSIUChJMaXN0TWVtYmVyc1JlcXVlc3QilwMKBk1lbWJlchIhCgRub2RlGAEgASgLMhMubmFyYWRwbGFuZS52MS5Ob2RlEg0KBW93bmVkGAIgASgNEg8KB2luYm91bmQYAyABKA0SEAoIb3V0Ym91bmQYBCABKA0SDQoFYnl0ZXMYBSABKAQSGAoQZGlza190b3RhbF9ieXRlcxgGIAEoBBIXCg9kaXNrX2ZyZWVfYnl0ZXMYByABKAQSMAoNaGVhcnRiZWF0X2FnZRgIIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIXCg9pbmdyZXNzX3JlY29yZHMYCSABKAQSFQoNaW5ncmVzc19ieXRlcxgKIAEoBBITCgtxdWFyYW50aW5lZBgLIAEoDRIQCghibG9ja2VycxgMIAMoCRIQCgh1bm9wZW5lZBgNIAEoDRIzCg5kcmFpbl9ibG9ja2VycxgOIAMoCzIbLm5hcmFkcGxhbmUudjEuRHJhaW5CbG9ja2VyEiYKBWRyYWluGA8gASgLMhcubmFyYWRwbGFuZS52MS5Fc3RpbWF0ZSJ1CgxEcmFpbkJsb2NrZXISKwoJcGFydGl0aW9uGAEgASgLMhgubmFyYWRwbGFuZS52MS5QYXJ0aXRpb24SDgoGcmVhc29uGAIgASgJEgwKBHRleHQYAyABKAkSCwoDYWN0GAQgASgIEg0KBWNvdW50GAUgASgEIk8KE0xpc3RNZW1iZXJzUmVzcG9uc2USEAoIcmV2aXNpb24YASABKAQSJgoHbWVtYmVycxgCIAMoCzIVLm5hcmFkcGxhbmUudjEuTWVtYmVyIjoKEExpc3RNb3Zlc1JlcXVlc3QSDwoHaGlzdG9yeRgBIAEoCBIVCg1oaXN0b3J5X2xpbWl0GAIgASgNIowBCgRNb3ZlEi0KCmFzc2lnbm1lbnQYASABKAsyGS5uYXJhZHBsYW5lLnYxLkFzc2lnbm1lbnQSLQoIcHJvZ3Jlc3MYAiABKAsyGy5uYXJhZHBsYW5lLnYxLk1vdmVQcm9ncmVzcxImCgNldGEYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24iaAoLQmxvY2tlZE1vdmUSKwoJcGFydGl0aW9uGAEgASgLMhgubmFyYWRwbGFuZS52MS5QYXJ0aXRpb24SDQoFb3duZXIYAiABKAkSDQoFYnl0ZXMYAyABKAQSDgoGcmVhc29uGAQgASgJIv8BChFMaXN0TW92ZXNSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBIiCgVtb3ZlcxgCIAMoCzITLm5hcmFkcGxhbmUudjEuTW92ZRIrCgdibG9ja2VkGAMgAygLMhoubmFyYWRwbGFuZS52MS5CbG9ja2VkTW92ZRIqCgdoaXN0b3J5GAQgAygLMhkubmFyYWRwbGFuZS52MS5Nb3ZlUmVjb3JkEhQKDGhpc3Rvcnlfa2VwdBgFIAEoDRIaChJoaXN0b3J5X2tlcHRfbGltaXQYBiABKA0SKQoIZXN0aW1hdGUYByABKAsyFy5uYXJhZHBsYW5lLnYxLkVzdGltYXRlImkKE0RlY29tbWlzc2lvblJlcXVlc3QSCgoCaWQYASABKAkSEQoJb3RoZXJfaWRzGAIgAygJEg8KB2RyeV9ydW4YAyABKAgSDgoGcmVhc29uGAQgASgJEhIKCnJlcXVlc3RfaWQYBSABKAkilgEKC1BsYW5uZWRNb3ZlEisKCXBhcnRpdGlvbhgBIAEoCzIYLm5hcmFkcGxhbmUudjEuUGFydGl0aW9uEgwKBGZyb20YAiABKAkSCgoCdG8YAyABKAkSDQoFYnl0ZXMYBCABKAQSDgoGcmVhc29uGAUgASgJEhIKCm9sZF90YXJnZXQYBiABKAkSDQoFd2FpdHMYByABKAkiigIKFERlY29tbWlzc2lvblJlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEEg8KB2RyeV9ydW4YAiABKAgSKQoFbW92ZXMYAyADKAsyGi5uYXJhZHBsYW5lLnYxLlBsYW5uZWRNb3ZlEg0KBWJ5dGVzGAQgASgEEhAKCGJsb2NrZXJzGAUgAygJEisKBW5vZGVzGAYgAygLMhwubmFyYWRwbGFuZS52MS5Ob2RlRm9yZXNpZ2h0EikKCGVzdGltYXRlGAcgASgLMhcubmFyYWRwbGFuZS52MS5Fc3RpbWF0ZRIrCgdibG9ja2VkGAggAygLMhoubmFyYWRwbGFuZS52MS5CbG9ja2VkTW92ZSI7ChlDYW5jZWxEZWNvbW1pc3Npb25SZXF1ZXN0EgoKAmlkGAEgASgJEhIKCnJlcXVlc3RfaWQYAiABKAkiLgoaQ2FuY2VsRGVjb21taXNzaW9uUmVzcG9uc2USEAoIcmV2aXNpb24YASABKAQiUAoQU3RhcnRNb3ZlUmVxdWVzdBINCgV0b3BpYxgBIAEoCRINCgVpbmRleBgCIAEoDRIKCgJ0bxgDIAEoCRISCgpyZXF1ZXN0X2lkGAQgASgJIlQKEVN0YXJ0TW92ZVJlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEEi0KCmFzc2lnbm1lbnQYAiABKAsyGS5uYXJhZHBsYW5lLnYxLkFzc2lnbm1lbnQiVgoRQ2FuY2VsTW92ZVJlcXVlc3QSDQoFdG9waWMYASABKAkSDQoFaW5kZXgYAiABKA0SDwoHbW92ZV9pZBgDIAEoBBISCgpyZXF1ZXN0X2lkGAQgASgJImIKEkNhbmNlbE1vdmVSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBIRCgljYW5jZWxsZWQYAiABKAgSJwoHb3V0Y29tZRgDIAEoCzIWLm5hcmFkcGxhbmUudjEuT3V0Y29tZSIUChJHZXRTZXR0aW5nc1JlcXVlc3QiUgoTR2V0U2V0dGluZ3NSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBIpCghzZXR0aW5ncxgCIAEoCzIXLm5hcmFkcGxhbmUudjEuU2V0dGluZ3MiVgoVVXBkYXRlU2V0dGluZ3NSZXF1ZXN0EikKCHNldHRpbmdzGAEgASgLMhcubmFyYWRwbGFuZS52MS5TZXR0aW5ncxISCgpyZXF1ZXN0X2lkGAIgASgJIoABChZVcGRhdGVTZXR0aW5nc1Jlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEEikKCHNldHRpbmdzGAIgASgLMhcubmFyYWRwbGFuZS52MS5TZXR0aW5ncxIpCghwcmV2aW91cxgDIAEoCzIXLm5hcmFkcGxhbmUudjEuU2V0dGluZ3MiGAoWTGlzdENvbnRyb2xsZXJzUmVxdWVzdCJ1Cg9Db250cm9sbGVyU3RhdGUSLQoKY29udHJvbGxlchgBIAEoCzIZLm5hcmFkcGxhbmUudjEuQ29udHJvbGxlchIOCgZsZWFkZXIYAiABKAgSEwoLbGFnX2VudHJpZXMYAyABKAQSDgoGYWN0aXZlGAQgASgIIokBChdMaXN0Q29udHJvbGxlcnNSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBIzCgtjb250cm9sbGVycxgCIAMoCzIeLm5hcmFkcGxhbmUudjEuQ29udHJvbGxlclN0YXRlEgwKBHRlcm0YAyABKAQSGQoRZmFpbHVyZV90b2xlcmFuY2UYBCABKA0iWwoUQWRkQ29udHJvbGxlclJlcXVlc3QSDAoEbmFtZRgBIAEoCRIPCgdhZGRyZXNzGAIgASgJEhAKCHN0b3JlX2lkGAMgASgJEhIKCnJlcXVlc3RfaWQYBCABKAkinAEKFUFkZENvbnRyb2xsZXJSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBISCgpjbHVzdGVyX2lkGAIgASgJEi0KCmNvbnRyb2xsZXIYAyABKAsyGS5uYXJhZHBsYW5lLnYxLkNvbnRyb2xsZXISLgoLY29udHJvbGxlcnMYBCADKAsyGS5uYXJhZHBsYW5lLnYxLkNvbnRyb2xsZXIiSgoXUmVtb3ZlQ29udHJvbGxlclJlcXVlc3QSDAoEbmFtZRgBIAEoCRINCgVmb3JjZRgCIAEoCBISCgpyZXF1ZXN0X2lkGAMgASgJIiwKGFJlbW92ZUNvbnRyb2xsZXJSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBCInChlUcmFuc2ZlckxlYWRlcnNoaXBSZXF1ZXN0EgoKAnRvGAEgASgJIiwKGlRyYW5zZmVyTGVhZGVyc2hpcFJlc3BvbnNlEg4KBmxlYWRlchgBIAEoCSIvChlHZXRDb250cm9sbGVyU3RhdGVSZXF1ZXN0EhIKCnN0YXRlX2hhc2gYASABKAgitQEKGkdldENvbnRyb2xsZXJTdGF0ZVJlc3BvbnNlEgwKBG5hbWUYASABKAkSEAoIcmV2aXNpb24YAiABKAQSFQoNYXBwbGllZF9pbmRleBgDIAEoBBIMCgR0ZXJtGAQgASgEEg4KBmxlYWRlchgFIAEoCRISCgpzdGF0ZV9oYXNoGAYgASgJEi4KCnN0YXJ0ZWRfYXQYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIigKGFByb21vdGVDb250cm9sbGVyUmVxdWVzdBIMCgRuYW1lGAEgASgJIj4KGVByb21vdGVDb250cm9sbGVyUmVzcG9uc2USEAoIcmV2aXNpb24YASABKAQSDwoHYWxyZWFkeRgCIAEoCCIVChNTYXZlU25hcHNob3RSZXF1ZXN0IiQKFFNhdmVTbmFwc2hvdFJlc3BvbnNlEgwKBGRhdGEYASABKAwiWwoTRm9yZ2V0TWVtYmVyUmVxdWVzdBIKCgJpZBgBIAEoCRITCgthY2NlcHRfbG9zcxgCIAEoCBIPCgdkcnlfcnVuGAMgASgIEhIKCnJlcXVlc3RfaWQYBCABKAkidQoNTG9zdFBhcnRpdGlvbhIrCglwYXJ0aXRpb24YASABKAsyGC5uYXJhZHBsYW5lLnYxLlBhcnRpdGlvbhINCgVieXRlcxgCIAEoBBIRCgluZXdfb3duZXIYAyABKAkSFQoNc2FsdmFnZWRfZnJvbRgEIAMoCSJUChRGb3JnZXRNZW1iZXJSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBIqCgRsb3N0GAIgAygLMhwubmFyYWRwbGFuZS52MS5Mb3N0UGFydGl0aW9uIlcKFUFkb3B0UGFydGl0aW9uUmVxdWVzdBINCgV0b3BpYxgBIAEoCRINCgVpbmRleBgCIAEoDRIMCgRmcm9tGAMgASgJEhIKCnJlcXVlc3RfaWQYBCABKAkidwoWQWRvcHRQYXJ0aXRpb25SZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBINCgVvd25lchgCIAEoCBIPCgdtb3ZlX2lkGAMgASgEEisKCXBhcnRpdGlvbhgEIAEoCzIYLm5hcmFkcGxhbmUudjEuUGFydGl0aW9uIjAKEFJldHJ5TW92ZVJlcXVlc3QSDQoFdG9waWMYASABKAkSDQoFaW5kZXgYAiABKA0iNgoRUmV0cnlNb3ZlUmVzcG9uc2USIQoEbW92ZRgBIAEoCzITLm5hcmFkcGxhbmUudjEuTW92ZSJMChdGb3JjZVByb21vdGVNb3ZlUmVxdWVzdBINCgV0b3BpYxgBIAEoCRINCgVpbmRleBgCIAEoDRITCgthY2NlcHRfbG9zcxgDIAEoCCJQChhGb3JjZVByb21vdGVNb3ZlUmVzcG9uc2USIQoEbW92ZRgBIAEoCzITLm5hcmFkcGxhbmUudjEuTW92ZRIRCglrbm93bl9od20YAiABKAQiXAoVU2V0TWFpbnRlbmFuY2VSZXF1ZXN0EgoKAmlkGAEgASgJEhMKC21haW50ZW5hbmNlGAIgASgIEg4KBnJlYXNvbhgDIAEoCRISCgpyZXF1ZXN0X2lkGAQgASgJIioKFlNldE1haW50ZW5hbmNlUmVzcG9uc2USEAoIcmV2aXNpb24YASABKAQixwIKDU5vZGVGb3Jlc2lnaHQSDwoHbm9kZV9pZBgBIAEoCRINCgVhZGRlZBgCIAEoCBINCgVhbGl2ZRgDIAEoCBIQCghkcmFpbmluZxgEIAEoCBIUCgxvd25lZF9iZWZvcmUYBSABKA0SEwoLb3duZWRfYWZ0ZXIYBiABKA0SFAoMYnl0ZXNfYmVmb3JlGAcgASgEEhMKC2J5dGVzX2FmdGVyGAggASgEEhAKCG1vdmVzX2luGAkgASgNEhEKCW1vdmVzX291dBgKIAEoDRIPCgdpbmJvdW5kGAsgASgNEhAKCG91dGJvdW5kGAwgASgNEhgKEGRpc2tfdG90YWxfYnl0ZXMYDSABKAQSHgoWZGlza191c2VkX2JlZm9yZV9ieXRlcxgOIAEoBBIdChVkaXNrX3VzZWRfYWZ0ZXJfYnl0ZXMYDyABKAQipAEKCEVzdGltYXRlEiYKA2V0YRgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhINCgViYXNpcxgCIAEoCRIXCg9yZW1haW5pbmdfYnl0ZXMYAyABKAQSGAoQYnl0ZXNfcGVyX3NlY29uZBgEIAEoBBIXCg9tb3Zlc19pbl9mbGlnaHQYBSABKA0SFQoNbW92ZXNfd2FpdGluZxgGIAEoDSI0ChBQbGFuTW92ZXNSZXF1ZXN0Eg0KBWRyYWluGAEgAygJEhEKCWFkZF9ub2RlcxgCIAEoDSLzAQoRUGxhbk1vdmVzUmVzcG9uc2USEAoIcmV2aXNpb24YASABKAQSKQoFbW92ZXMYAiADKAsyGi5uYXJhZHBsYW5lLnYxLlBsYW5uZWRNb3ZlEg0KBWJ5dGVzGAMgASgEEisKB2Jsb2NrZWQYBCADKAsyGi5uYXJhZHBsYW5lLnYxLkJsb2NrZWRNb3ZlEisKBW5vZGVzGAUgAygLMhwubmFyYWRwbGFuZS52MS5Ob2RlRm9yZXNpZ2h0EikKCGVzdGltYXRlGAYgASgLMhcubmFyYWRwbGFuZS52MS5Fc3RpbWF0ZRINCgVub3RlcxgHIAMoCSI3ChdFeHBsYWluUGFydGl0aW9uUmVxdWVzdBINCgV0b3BpYxgBIAEoCRINCgVpbmRleBgCIAEoDSK4AgoYRXhwbGFpblBhcnRpdGlvblJlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEEisKCXBhcnRpdGlvbhgCIAEoCzIYLm5hcmFkcGxhbmUudjEuUGFydGl0aW9uEg0KBW93bmVyGAMgASgJEg4KBnRhcmdldBgEIAEoCRINCgVieXRlcxgFIAEoBBIsCgVzdGF0ZRgGIAEoDjIdLm5hcmFkcGxhbmUudjEuUGxhY2VtZW50U3RhdGUSDwoHcmVhc29ucxgHIAMoCRIrCgdwbGFubmVkGAggASgLMhoubmFyYWRwbGFuZS52MS5QbGFubmVkTW92ZRItCghwcm9ncmVzcxgJIAEoCzIbLm5hcmFkcGxhbmUudjEuTW92ZVByb2dyZXNzEhQKDG5leHRfY29tbWFuZBgKIAEoCSq/AQoOQ2x1c3RlclZlcmRpY3QSHwobQ0xVU1RFUl9WRVJESUNUX1VOU1BFQ0lGSUVEEAASFgoSQ0xVU1RFUl9WRVJESUNUX09LEAESGgoWQ0xVU1RFUl9WRVJESUNUX01PVklORxACEhwKGENMVVNURVJfVkVSRElDVF9ERUdSQURFRBADEhsKF0NMVVNURVJfVkVSRElDVF9TVEFMTEVEEAQSHQoZQ0xVU1RFUl9WRVJESUNUX05PX0xFQURFUhAFKt0BCg5QbGFjZW1lbnRTdGF0ZRIfChtQTEFDRU1FTlRfU1RBVEVfVU5TUEVDSUZJRUQQABIbChdQTEFDRU1FTlRfU1RBVEVfU0VUVExFRBABEhoKFlBMQUNFTUVOVF9TVEFURV9NT1ZJTkcQAhIbChdQTEFDRU1FTlRfU1RBVEVfUExBTk5FRBADEh0KGVBMQUNFTUVOVF9TVEFURV9IRUxEX0JBQ0sQBBIZChVQTEFDRU1FTlRfU1RBVEVfU1RVQ0sQBRIaChZQTEFDRU1FTlRfU1RBVEVfUElOTkVEEAYyvhkKDkNsdXN0ZXJTZXJ2aWNlEn8KEEdldENsdXN0ZXJTdGF0dXMSJi5uYXJhZHBsYW5lLnYxLkdldENsdXN0ZXJTdGF0dXNSZXF1ZXN0GicubmFyYWRwbGFuZS52MS5HZXRDbHVzdGVyU3RhdHVzUmVzcG9uc2UiGoLT5JMCFBISL3YxL2NsdXN0ZXIvc3RhdHVzEnEKC0xpc3RNZW1iZXJzEiEubmFyYWRwbGFuZS52MS5MaXN0TWVtYmVyc1JlcXVlc3QaIi5uYXJhZHBsYW5lLnYxLkxpc3RNZW1iZXJzUmVzcG9uc2UiG4LT5JMCFRITL3YxL2NsdXN0ZXIvbWVtYmVycxJpCglMaXN0TW92ZXMSHy5uYXJhZHBsYW5lLnYxLkxpc3RNb3Zlc1JlcXVlc3QaIC5uYXJhZHBsYW5lLnYxLkxpc3RNb3Zlc1Jlc3BvbnNlIhmC0+STAhMSES92MS9jbHVzdGVyL21vdmVzEmgKCVBsYW5Nb3ZlcxIfLm5hcmFkcGxhbmUudjEuUGxhbk1vdmVzUmVxdWVzdBogLm5hcmFkcGxhbmUudjEuUGxhbk1vdmVzUmVzcG9uc2UiGILT5JMCEhIQL3YxL2NsdXN0ZXIvcGxhbhKNAQoQRXhwbGFpblBhcnRpdGlvbhImLm5hcmFkcGxhbmUudjEuRXhwbGFpblBhcnRpdGlvblJlcXVlc3QaJy5uYXJhZHBsYW5lLnYxLkV4cGxhaW5QYXJ0aXRpb25SZXNwb25zZSIogtPkkwIiEiAvdjEvY2x1c3Rlci9wbGFuL3t0b3BpY30ve2luZGV4fRJtCgpMaXN0RXZlbnRzEiAubmFyYWRwbGFuZS52MS5MaXN0RXZlbnRzUmVxdWVzdBohLm5hcmFkcGxhbmUudjEuTGlzdEV2ZW50c1Jlc3BvbnNlIhqC0+STAhQSEi92MS9jbHVzdGVyL2V2ZW50cxJWCgtXYXRjaEV2ZW50cxIhLm5hcmFkcGxhbmUudjEuV2F0Y2hFdmVudHNSZXF1ZXN0GiIubmFyYWRwbGFuZS52MS5XYXRjaEV2ZW50c1Jlc3BvbnNlMAESiQEKDERlY29tbWlzc2lvbhIiLm5hcmFkcGxhbmUudjEuRGVjb21taXNzaW9uUmVxdWVzdBojLm5hcmFkcGxhbmUudjEuRGVjb21taXNzaW9uUmVzcG9uc2UiMILT5JMCKjoBKiIlL3YxL2NsdXN0ZXIvbWVtYmVycy97aWR9L2RlY29tbWlzc2lvbhKYAQoSQ2FuY2VsRGVjb21taXNzaW9uEigubmFyYWRwbGFuZS52MS5DYW5jZWxEZWNvbW1pc3Npb25SZXF1ZXN0GikubmFyYWRwbGFuZS52MS5DYW5jZWxEZWNvbW1pc3Npb25SZXNwb25zZSItgtPkkwInKiUvdjEvY2x1c3Rlci9tZW1iZXJzL3tpZH0vZGVjb21taXNzaW9uEnwKCVN0YXJ0TW92ZRIfLm5hcmFkcGxhbmUudjEuU3RhcnRNb3ZlUmVxdWVzdBogLm5hcmFkcGxhbmUudjEuU3RhcnRNb3ZlUmVzcG9uc2UiLILT5JMCJjoBKiIhL3YxL2NsdXN0ZXIvbW92ZXMve3RvcGljfS97aW5kZXh9EnwKCkNhbmNlbE1vdmUSIC5uYXJhZHBsYW5lLnYxLkNhbmNlbE1vdmVSZXF1ZXN0GiEubmFyYWRwbGFuZS52MS5DYW5jZWxNb3ZlUmVzcG9uc2UiKYLT5JMCIyohL3YxL2NsdXN0ZXIvbW92ZXMve3RvcGljfS97aW5kZXh9EnIKC0dldFNldHRpbmdzEiEubmFyYWRwbGFuZS52MS5HZXRTZXR0aW5nc1JlcXVlc3QaIi5uYXJhZHBsYW5lLnYxLkdldFNldHRpbmdzUmVzcG9uc2UiHILT5JMCFhIUL3YxL2NsdXN0ZXIvc2V0dGluZ3MShQEKDlVwZGF0ZVNldHRpbmdzEiQubmFyYWRwbGFuZS52MS5VcGRhdGVTZXR0aW5nc1JlcXVlc3QaJS5uYXJhZHBsYW5lLnYxLlVwZGF0ZVNldHRpbmdzUmVzcG9uc2UiJoLT5JMCIDoIc2V0dGluZ3MyFC92MS9jbHVzdGVyL3NldHRpbmdzEoEBCg9MaXN0Q29udHJvbGxlcnMSJS5uYXJhZHBsYW5lLnYxLkxpc3RDb250cm9sbGVyc1JlcXVlc3QaJi5uYXJhZHBsYW5lLnYxLkxpc3RDb250cm9sbGVyc1Jlc3BvbnNlIh+C0+STAhkSFy92MS9jbHVzdGVyL2NvbnRyb2xsZXJzEn4KDUFkZENvbnRyb2xsZXISIy5uYXJhZHBsYW5lLnYxLkFkZENvbnRyb2xsZXJSZXF1ZXN0GiQubmFyYWRwbGFuZS52MS5BZGRDb250cm9sbGVyUmVzcG9uc2UiIoLT5JMCHDoBKiIXL3YxL2NsdXN0ZXIvY29udHJvbGxlcnMSiwEKEFJlbW92ZUNvbnRyb2xsZXISJi5uYXJhZHBsYW5lLnYxLlJlbW92ZUNvbnRyb2xsZXJSZXF1ZXN0GicubmFyYWRwbGFuZS52MS5SZW1vdmVDb250cm9sbGVyUmVzcG9uc2UiJoLT5JMCICoeL3YxL2NsdXN0ZXIvY29udHJvbGxlcnMve25hbWV9EogBChJUcmFuc2ZlckxlYWRlcnNoaXASKC5uYXJhZHBsYW5lLnYxLlRyYW5zZmVyTGVhZGVyc2hpcFJlcXVlc3QaKS5uYXJhZHBsYW5lLnYxLlRyYW5zZmVyTGVhZGVyc2hpcFJlc3BvbnNlIh2C0+STAhc6ASoiEi92MS9jbHVzdGVyL2xlYWRlchKZAQoRUHJvbW90ZUNvbnRyb2xsZXISJy5uYXJhZHBsYW5lLnYxLlByb21vdGVDb250cm9sbGVyUmVxdWVzdBooLm5hcmFkcGxhbmUudjEuUHJvbW90ZUNvbnRyb2xsZXJSZXNwb25zZSIxgtPkkwIrOgEqIiYvdjEvY2x1c3Rlci9jb250cm9sbGVycy97bmFtZX0vcHJvbW90ZRJZCgxTYXZlU25hcHNob3QSIi5uYXJhZHBsYW5lLnYxLlNhdmVTbmFwc2hvdFJlcXVlc3QaIy5uYXJhZHBsYW5lLnYxLlNhdmVTbmFwc2hvdFJlc3BvbnNlMAESgwEKDEZvcmdldE1lbWJlchIiLm5hcmFkcGxhbmUudjEuRm9yZ2V0TWVtYmVyUmVxdWVzdBojLm5hcmFkcGxhbmUudjEuRm9yZ2V0TWVtYmVyUmVzcG9uc2UiKoLT5JMCJDoBKiIfL3YxL2NsdXN0ZXIvbWVtYmVycy97aWR9L2ZvcmdldBKWAQoOQWRvcHRQYXJ0aXRpb24SJC5uYXJhZHBsYW5lLnYxLkFkb3B0UGFydGl0aW9uUmVxdWVzdBolLm5hcmFkcGxhbmUudjEuQWRvcHRQYXJ0aXRpb25SZXNwb25zZSI3gtPkkwIxOgEqIiwvdjEvY2x1c3Rlci9wYXJ0aXRpb25zL3t0b3BpY30ve2luZGV4fS9hZG9wdBKCAQoJUmV0cnlNb3ZlEh8ubmFyYWRwbGFuZS52MS5SZXRyeU1vdmVSZXF1ZXN0GiAubmFyYWRwbGFuZS52MS5SZXRyeU1vdmVSZXNwb25zZSIygtPkkwIsOgEqIicvdjEvY2x1c3Rlci9tb3Zlcy97dG9waWN9L3tpbmRleH0vcmV0cnkSnwEKEEZvcmNlUHJvbW90ZU1vdmUSJi5uYXJhZHBsYW5lLnYxLkZvcmNlUHJvbW90ZU1vdmVSZXF1ZXN0GicubmFyYWRwbGFuZS52MS5Gb3JjZVByb21vdGVNb3ZlUmVzcG9uc2UiOoLT5JMCNDoBKiIvL3YxL2NsdXN0ZXIvbW92ZXMve3RvcGljfS97aW5kZXh9L2ZvcmNlLXByb21vdGUSjgEKDlNldE1haW50ZW5hbmNlEiQubmFyYWRwbGFuZS52MS5TZXRNYWludGVuYW5jZVJlcXVlc3QaJS5uYXJhZHBsYW5lLnYxLlNldE1haW50ZW5hbmNlUmVzcG9uc2UiL4LT5JMCKToBKhokL3YxL2NsdXN0ZXIvbWVtYmVycy97aWR9L21haW50ZW5hbmNlEoEBChJHZXRDb250cm9sbGVyU3RhdGUSKC5uYXJhZHBsYW5lLnYxLkdldENvbnRyb2xsZXJTdGF0ZVJlcXVlc3QaKS5uYXJhZHBsYW5lLnYxLkdldENvbnRyb2xsZXJTdGF0ZVJlc3BvbnNlIhaC0+STAhASDi92MS9jb250cm9sbGVyQkBaPmdpdGh1Yi5jb20vbmFyYWRjdGwvbmFyYWRjdGwtcGxhbmUvcHJvdG8vbmFyYWRwbGFuZS92MTtwbGFuZXYxYgZwcm90bzM", [file_google_api_annotations, file_google_protobuf_duration, file_google_protobuf_timestamp, file_naradplane_v1_event, file_naradplane_v1_types]);
 
 /**
  * GetClusterStatusRequest asks for the status.
@@ -128,6 +130,27 @@ export type GetClusterStatusResponse = Message<"naradplane.v1.GetClusterStatusRe
    * @generated from field: uint64 bytes = 17;
    */
   bytes: bigint;
+
+  /**
+   * Moves that should be made and don't fit the limits, or wait while rebalancing is paused.
+   *
+   * @generated from field: uint32 moves_waiting = 18;
+   */
+  movesWaiting: number;
+
+  /**
+   * The reasons, each with its own verdict and the command to run next; the worst first.
+   *
+   * @generated from field: repeated naradplane.v1.StatusFinding findings = 19;
+   */
+  findings: StatusFinding[];
+
+  /**
+   * Of all moves in flight and waiting; absent when there are none.
+   *
+   * @generated from field: naradplane.v1.Estimate estimate = 20;
+   */
+  estimate?: Estimate | undefined;
 };
 
 /**
@@ -136,6 +159,37 @@ export type GetClusterStatusResponse = Message<"naradplane.v1.GetClusterStatusRe
  */
 export const GetClusterStatusResponseSchema: GenMessage<GetClusterStatusResponse> = /*@__PURE__*/
   messageDesc(file_naradplane_v1_cluster_service, 1);
+
+/**
+ * StatusFinding is one thing that is not as it should be, or that goes on.
+ *
+ * @generated from message naradplane.v1.StatusFinding
+ */
+export type StatusFinding = Message<"naradplane.v1.StatusFinding"> & {
+  /**
+   * @generated from field: naradplane.v1.ClusterVerdict verdict = 1;
+   */
+  verdict: ClusterVerdict;
+
+  /**
+   * @generated from field: string text = 2;
+   */
+  text: string;
+
+  /**
+   * Empty when there is nothing to do.
+   *
+   * @generated from field: string next_command = 3;
+   */
+  nextCommand: string;
+};
+
+/**
+ * Describes the message naradplane.v1.StatusFinding.
+ * Use `create(StatusFindingSchema)` to create a new message.
+ */
+export const StatusFindingSchema: GenMessage<StatusFinding> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 2);
 
 /**
  * ListMembersRequest asks for all nodes.
@@ -150,7 +204,7 @@ export type ListMembersRequest = Message<"naradplane.v1.ListMembersRequest"> & {
  * Use `create(ListMembersRequestSchema)` to create a new message.
  */
 export const ListMembersRequestSchema: GenMessage<ListMembersRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 2);
+  messageDesc(file_naradplane_v1_cluster_service, 3);
 
 /**
  * Member is a node with its soft state.
@@ -228,6 +282,20 @@ export type Member = Message<"naradplane.v1.Member"> & {
    * @generated from field: uint32 unopened = 13;
    */
   unopened: number;
+
+  /**
+   * All that keeps a draining node, by partition where it is about one; blockers has the same in short.
+   *
+   * @generated from field: repeated naradplane.v1.DrainBlocker drain_blockers = 14;
+   */
+  drainBlockers: DrainBlocker[];
+
+  /**
+   * Of what a draining node still has to give away; absent when it is not draining.
+   *
+   * @generated from field: naradplane.v1.Estimate drain = 15;
+   */
+  drain?: Estimate | undefined;
 };
 
 /**
@@ -235,7 +303,56 @@ export type Member = Message<"naradplane.v1.Member"> & {
  * Use `create(MemberSchema)` to create a new message.
  */
 export const MemberSchema: GenMessage<Member> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 3);
+  messageDesc(file_naradplane_v1_cluster_service, 4);
+
+/**
+ * DrainBlocker is one thing that a draining node waits for.
+ *
+ * @generated from message naradplane.v1.DrainBlocker
+ */
+export type DrainBlocker = Message<"naradplane.v1.DrainBlocker"> & {
+  /**
+   * Absent when it is not about one partition.
+   *
+   * @generated from field: naradplane.v1.Partition partition = 1;
+   */
+  partition?: Partition | undefined;
+
+  /**
+   * One of few words, which naradplane_drain_blocked has as its label: owner_dead, no_receivers, no_space,
+   * paused, move_blocked, move_retrying, owned, inbound, unopened, not_salvaged, node_dead, not_reported,
+   * ingress, accepts_records, quarantine, voter_guard, other.
+   *
+   * @generated from field: string reason = 2;
+   */
+  reason: string;
+
+  /**
+   * @generated from field: string text = 3;
+   */
+  text: string;
+
+  /**
+   * It does not pass by waiting: somebody must act.
+   *
+   * @generated from field: bool act = 4;
+   */
+  act: boolean;
+
+  /**
+   * Of partitions, copies or records.
+   *
+   * @generated from field: uint64 count = 5;
+   */
+  count: bigint;
+};
+
+/**
+ * Describes the message naradplane.v1.DrainBlocker.
+ * Use `create(DrainBlockerSchema)` to create a new message.
+ */
+export const DrainBlockerSchema: GenMessage<DrainBlocker> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 5);
 
 /**
  * ListMembersResponse lists nodes.
@@ -259,7 +376,7 @@ export type ListMembersResponse = Message<"naradplane.v1.ListMembersResponse"> &
  * Use `create(ListMembersResponseSchema)` to create a new message.
  */
 export const ListMembersResponseSchema: GenMessage<ListMembersResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 4);
+  messageDesc(file_naradplane_v1_cluster_service, 6);
 
 /**
  * ListMovesRequest selects moves.
@@ -273,6 +390,13 @@ export type ListMovesRequest = Message<"naradplane.v1.ListMovesRequest"> & {
    * @generated from field: bool history = 1;
    */
   history: boolean;
+
+  /**
+   * The newest so many of them; zero is all that are kept.
+   *
+   * @generated from field: uint32 history_limit = 2;
+   */
+  historyLimit: number;
 };
 
 /**
@@ -280,7 +404,7 @@ export type ListMovesRequest = Message<"naradplane.v1.ListMovesRequest"> & {
  * Use `create(ListMovesRequestSchema)` to create a new message.
  */
 export const ListMovesRequestSchema: GenMessage<ListMovesRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 5);
+  messageDesc(file_naradplane_v1_cluster_service, 7);
 
 /**
  * Move is a move in flight.
@@ -313,7 +437,7 @@ export type Move = Message<"naradplane.v1.Move"> & {
  * Use `create(MoveSchema)` to create a new message.
  */
 export const MoveSchema: GenMessage<Move> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 6);
+  messageDesc(file_naradplane_v1_cluster_service, 8);
 
 /**
  * BlockedMove is a partition that should move and can't.
@@ -347,7 +471,7 @@ export type BlockedMove = Message<"naradplane.v1.BlockedMove"> & {
  * Use `create(BlockedMoveSchema)` to create a new message.
  */
 export const BlockedMoveSchema: GenMessage<BlockedMove> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 7);
+  messageDesc(file_naradplane_v1_cluster_service, 9);
 
 /**
  * ListMovesResponse lists moves.
@@ -374,6 +498,25 @@ export type ListMovesResponse = Message<"naradplane.v1.ListMovesResponse"> & {
    * @generated from field: repeated naradplane.v1.MoveRecord history = 4;
    */
   history: MoveRecord[];
+
+  /**
+   * How many ended moves are kept now, and at most.
+   *
+   * @generated from field: uint32 history_kept = 5;
+   */
+  historyKept: number;
+
+  /**
+   * @generated from field: uint32 history_kept_limit = 6;
+   */
+  historyKeptLimit: number;
+
+  /**
+   * Of all moves in flight and waiting.
+   *
+   * @generated from field: naradplane.v1.Estimate estimate = 7;
+   */
+  estimate?: Estimate | undefined;
 };
 
 /**
@@ -381,7 +524,7 @@ export type ListMovesResponse = Message<"naradplane.v1.ListMovesResponse"> & {
  * Use `create(ListMovesResponseSchema)` to create a new message.
  */
 export const ListMovesResponseSchema: GenMessage<ListMovesResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 8);
+  messageDesc(file_naradplane_v1_cluster_service, 10);
 
 /**
  * DecommissionRequest names the nodes.
@@ -426,10 +569,10 @@ export type DecommissionRequest = Message<"naradplane.v1.DecommissionRequest"> &
  * Use `create(DecommissionRequestSchema)` to create a new message.
  */
 export const DecommissionRequestSchema: GenMessage<DecommissionRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 9);
+  messageDesc(file_naradplane_v1_cluster_service, 11);
 
 /**
- * PlannedMove is one move of a dry run.
+ * PlannedMove is one move of a plan.
  *
  * @generated from message naradplane.v1.PlannedMove
  */
@@ -445,6 +588,8 @@ export type PlannedMove = Message<"naradplane.v1.PlannedMove"> & {
   from: string;
 
   /**
+   * Empty when a move is cancelled: the partition stays.
+   *
    * @generated from field: string to = 3;
    */
   to: string;
@@ -458,6 +603,20 @@ export type PlannedMove = Message<"naradplane.v1.PlannedMove"> & {
    * @generated from field: string reason = 5;
    */
   reason: string;
+
+  /**
+   * The present target that is replaced or given up; empty for a new move.
+   *
+   * @generated from field: string old_target = 6;
+   */
+  oldTarget: string;
+
+  /**
+   * What holds it back for now; empty when it begins at once.
+   *
+   * @generated from field: string waits = 7;
+   */
+  waits: string;
 };
 
 /**
@@ -465,7 +624,7 @@ export type PlannedMove = Message<"naradplane.v1.PlannedMove"> & {
  * Use `create(PlannedMoveSchema)` to create a new message.
  */
 export const PlannedMoveSchema: GenMessage<PlannedMove> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 10);
+  messageDesc(file_naradplane_v1_cluster_service, 12);
 
 /**
  * DecommissionResponse says what happens.
@@ -499,6 +658,25 @@ export type DecommissionResponse = Message<"naradplane.v1.DecommissionResponse">
    * @generated from field: repeated string blockers = 5;
    */
   blockers: string[];
+
+  /**
+   * All nodes by id, before and after.
+   *
+   * @generated from field: repeated naradplane.v1.NodeForesight nodes = 6;
+   */
+  nodes: NodeForesight[];
+
+  /**
+   * @generated from field: naradplane.v1.Estimate estimate = 7;
+   */
+  estimate?: Estimate | undefined;
+
+  /**
+   * Every partition that could not leave, and why.
+   *
+   * @generated from field: repeated naradplane.v1.BlockedMove blocked = 8;
+   */
+  blocked: BlockedMove[];
 };
 
 /**
@@ -506,7 +684,7 @@ export type DecommissionResponse = Message<"naradplane.v1.DecommissionResponse">
  * Use `create(DecommissionResponseSchema)` to create a new message.
  */
 export const DecommissionResponseSchema: GenMessage<DecommissionResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 11);
+  messageDesc(file_naradplane_v1_cluster_service, 13);
 
 /**
  * CancelDecommissionRequest names a node.
@@ -532,7 +710,7 @@ export type CancelDecommissionRequest = Message<"naradplane.v1.CancelDecommissio
  * Use `create(CancelDecommissionRequestSchema)` to create a new message.
  */
 export const CancelDecommissionRequestSchema: GenMessage<CancelDecommissionRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 12);
+  messageDesc(file_naradplane_v1_cluster_service, 14);
 
 /**
  * CancelDecommissionResponse answers CancelDecommission.
@@ -551,7 +729,7 @@ export type CancelDecommissionResponse = Message<"naradplane.v1.CancelDecommissi
  * Use `create(CancelDecommissionResponseSchema)` to create a new message.
  */
 export const CancelDecommissionResponseSchema: GenMessage<CancelDecommissionResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 13);
+  messageDesc(file_naradplane_v1_cluster_service, 15);
 
 /**
  * StartMoveRequest names a partition and its new node.
@@ -585,7 +763,7 @@ export type StartMoveRequest = Message<"naradplane.v1.StartMoveRequest"> & {
  * Use `create(StartMoveRequestSchema)` to create a new message.
  */
 export const StartMoveRequestSchema: GenMessage<StartMoveRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 14);
+  messageDesc(file_naradplane_v1_cluster_service, 16);
 
 /**
  * StartMoveResponse answers StartMove.
@@ -609,7 +787,7 @@ export type StartMoveResponse = Message<"naradplane.v1.StartMoveResponse"> & {
  * Use `create(StartMoveResponseSchema)` to create a new message.
  */
 export const StartMoveResponseSchema: GenMessage<StartMoveResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 15);
+  messageDesc(file_naradplane_v1_cluster_service, 17);
 
 /**
  * CancelMoveRequest names a partition and, optionally, one move of it.
@@ -645,7 +823,7 @@ export type CancelMoveRequest = Message<"naradplane.v1.CancelMoveRequest"> & {
  * Use `create(CancelMoveRequestSchema)` to create a new message.
  */
 export const CancelMoveRequestSchema: GenMessage<CancelMoveRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 16);
+  messageDesc(file_naradplane_v1_cluster_service, 18);
 
 /**
  * CancelMoveResponse answers CancelMove.
@@ -676,7 +854,7 @@ export type CancelMoveResponse = Message<"naradplane.v1.CancelMoveResponse"> & {
  * Use `create(CancelMoveResponseSchema)` to create a new message.
  */
 export const CancelMoveResponseSchema: GenMessage<CancelMoveResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 17);
+  messageDesc(file_naradplane_v1_cluster_service, 19);
 
 /**
  * GetSettingsRequest asks for the settings.
@@ -691,7 +869,7 @@ export type GetSettingsRequest = Message<"naradplane.v1.GetSettingsRequest"> & {
  * Use `create(GetSettingsRequestSchema)` to create a new message.
  */
 export const GetSettingsRequestSchema: GenMessage<GetSettingsRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 18);
+  messageDesc(file_naradplane_v1_cluster_service, 20);
 
 /**
  * GetSettingsResponse has every field set.
@@ -715,7 +893,7 @@ export type GetSettingsResponse = Message<"naradplane.v1.GetSettingsResponse"> &
  * Use `create(GetSettingsResponseSchema)` to create a new message.
  */
 export const GetSettingsResponseSchema: GenMessage<GetSettingsResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 19);
+  messageDesc(file_naradplane_v1_cluster_service, 21);
 
 /**
  * UpdateSettingsRequest changes the fields that are present.
@@ -739,7 +917,7 @@ export type UpdateSettingsRequest = Message<"naradplane.v1.UpdateSettingsRequest
  * Use `create(UpdateSettingsRequestSchema)` to create a new message.
  */
 export const UpdateSettingsRequestSchema: GenMessage<UpdateSettingsRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 20);
+  messageDesc(file_naradplane_v1_cluster_service, 22);
 
 /**
  * UpdateSettingsResponse has every field set.
@@ -756,6 +934,13 @@ export type UpdateSettingsResponse = Message<"naradplane.v1.UpdateSettingsRespon
    * @generated from field: naradplane.v1.Settings settings = 2;
    */
   settings?: Settings | undefined;
+
+  /**
+   * What the settings were before.
+   *
+   * @generated from field: naradplane.v1.Settings previous = 3;
+   */
+  previous?: Settings | undefined;
 };
 
 /**
@@ -763,7 +948,7 @@ export type UpdateSettingsResponse = Message<"naradplane.v1.UpdateSettingsRespon
  * Use `create(UpdateSettingsResponseSchema)` to create a new message.
  */
 export const UpdateSettingsResponseSchema: GenMessage<UpdateSettingsResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 21);
+  messageDesc(file_naradplane_v1_cluster_service, 23);
 
 /**
  * ListControllersRequest asks for all consensus members.
@@ -778,7 +963,7 @@ export type ListControllersRequest = Message<"naradplane.v1.ListControllersReque
  * Use `create(ListControllersRequestSchema)` to create a new message.
  */
 export const ListControllersRequestSchema: GenMessage<ListControllersRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 22);
+  messageDesc(file_naradplane_v1_cluster_service, 24);
 
 /**
  * ControllerState is a consensus member with its soft state.
@@ -816,7 +1001,7 @@ export type ControllerState = Message<"naradplane.v1.ControllerState"> & {
  * Use `create(ControllerStateSchema)` to create a new message.
  */
 export const ControllerStateSchema: GenMessage<ControllerState> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 23);
+  messageDesc(file_naradplane_v1_cluster_service, 25);
 
 /**
  * ListControllersResponse lists consensus members.
@@ -852,7 +1037,7 @@ export type ListControllersResponse = Message<"naradplane.v1.ListControllersResp
  * Use `create(ListControllersResponseSchema)` to create a new message.
  */
 export const ListControllersResponseSchema: GenMessage<ListControllersResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 24);
+  messageDesc(file_naradplane_v1_cluster_service, 26);
 
 /**
  * AddControllerRequest comes from a controller that joins.
@@ -886,7 +1071,7 @@ export type AddControllerRequest = Message<"naradplane.v1.AddControllerRequest">
  * Use `create(AddControllerRequestSchema)` to create a new message.
  */
 export const AddControllerRequestSchema: GenMessage<AddControllerRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 25);
+  messageDesc(file_naradplane_v1_cluster_service, 27);
 
 /**
  * AddControllerResponse is what a joining controller needs to start.
@@ -922,7 +1107,7 @@ export type AddControllerResponse = Message<"naradplane.v1.AddControllerResponse
  * Use `create(AddControllerResponseSchema)` to create a new message.
  */
 export const AddControllerResponseSchema: GenMessage<AddControllerResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 26);
+  messageDesc(file_naradplane_v1_cluster_service, 28);
 
 /**
  * RemoveControllerRequest names a member.
@@ -953,7 +1138,7 @@ export type RemoveControllerRequest = Message<"naradplane.v1.RemoveControllerReq
  * Use `create(RemoveControllerRequestSchema)` to create a new message.
  */
 export const RemoveControllerRequestSchema: GenMessage<RemoveControllerRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 27);
+  messageDesc(file_naradplane_v1_cluster_service, 29);
 
 /**
  * RemoveControllerResponse answers RemoveController.
@@ -972,7 +1157,7 @@ export type RemoveControllerResponse = Message<"naradplane.v1.RemoveControllerRe
  * Use `create(RemoveControllerResponseSchema)` to create a new message.
  */
 export const RemoveControllerResponseSchema: GenMessage<RemoveControllerResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 28);
+  messageDesc(file_naradplane_v1_cluster_service, 30);
 
 /**
  * TransferLeadershipRequest names a voter.
@@ -993,7 +1178,7 @@ export type TransferLeadershipRequest = Message<"naradplane.v1.TransferLeadershi
  * Use `create(TransferLeadershipRequestSchema)` to create a new message.
  */
 export const TransferLeadershipRequestSchema: GenMessage<TransferLeadershipRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 29);
+  messageDesc(file_naradplane_v1_cluster_service, 31);
 
 /**
  * TransferLeadershipResponse answers TransferLeadership.
@@ -1012,7 +1197,7 @@ export type TransferLeadershipResponse = Message<"naradplane.v1.TransferLeadersh
  * Use `create(TransferLeadershipResponseSchema)` to create a new message.
  */
 export const TransferLeadershipResponseSchema: GenMessage<TransferLeadershipResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 30);
+  messageDesc(file_naradplane_v1_cluster_service, 32);
 
 /**
  * GetControllerStateRequest asks the controller that receives it.
@@ -1033,7 +1218,7 @@ export type GetControllerStateRequest = Message<"naradplane.v1.GetControllerStat
  * Use `create(GetControllerStateRequestSchema)` to create a new message.
  */
 export const GetControllerStateRequestSchema: GenMessage<GetControllerStateRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 31);
+  messageDesc(file_naradplane_v1_cluster_service, 33);
 
 /**
  * GetControllerStateResponse is one controller's own state.
@@ -1084,7 +1269,755 @@ export type GetControllerStateResponse = Message<"naradplane.v1.GetControllerSta
  * Use `create(GetControllerStateResponseSchema)` to create a new message.
  */
 export const GetControllerStateResponseSchema: GenMessage<GetControllerStateResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_cluster_service, 32);
+  messageDesc(file_naradplane_v1_cluster_service, 34);
+
+/**
+ * PromoteControllerRequest names a learner.
+ *
+ * @generated from message naradplane.v1.PromoteControllerRequest
+ */
+export type PromoteControllerRequest = Message<"naradplane.v1.PromoteControllerRequest"> & {
+  /**
+   * @generated from field: string name = 1;
+   */
+  name: string;
+};
+
+/**
+ * Describes the message naradplane.v1.PromoteControllerRequest.
+ * Use `create(PromoteControllerRequestSchema)` to create a new message.
+ */
+export const PromoteControllerRequestSchema: GenMessage<PromoteControllerRequest> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 35);
+
+/**
+ * PromoteControllerResponse answers PromoteController.
+ *
+ * @generated from message naradplane.v1.PromoteControllerResponse
+ */
+export type PromoteControllerResponse = Message<"naradplane.v1.PromoteControllerResponse"> & {
+  /**
+   * @generated from field: uint64 revision = 1;
+   */
+  revision: bigint;
+
+  /**
+   * It was a voter already.
+   *
+   * @generated from field: bool already = 2;
+   */
+  already: boolean;
+};
+
+/**
+ * Describes the message naradplane.v1.PromoteControllerResponse.
+ * Use `create(PromoteControllerResponseSchema)` to create a new message.
+ */
+export const PromoteControllerResponseSchema: GenMessage<PromoteControllerResponse> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 36);
+
+/**
+ * SaveSnapshotRequest asks for a backup.
+ *
+ * @generated from message naradplane.v1.SaveSnapshotRequest
+ */
+export type SaveSnapshotRequest = Message<"naradplane.v1.SaveSnapshotRequest"> & {
+};
+
+/**
+ * Describes the message naradplane.v1.SaveSnapshotRequest.
+ * Use `create(SaveSnapshotRequestSchema)` to create a new message.
+ */
+export const SaveSnapshotRequestSchema: GenMessage<SaveSnapshotRequest> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 37);
+
+/**
+ * SaveSnapshotResponse is the next part of the backup file. A stream that breaks off is no whole file: its end is
+ * checked by the file's own checksum.
+ *
+ * @generated from message naradplane.v1.SaveSnapshotResponse
+ */
+export type SaveSnapshotResponse = Message<"naradplane.v1.SaveSnapshotResponse"> & {
+  /**
+   * At most 256 KiB.
+   *
+   * @generated from field: bytes data = 1;
+   */
+  data: Uint8Array;
+};
+
+/**
+ * Describes the message naradplane.v1.SaveSnapshotResponse.
+ * Use `create(SaveSnapshotResponseSchema)` to create a new message.
+ */
+export const SaveSnapshotResponseSchema: GenMessage<SaveSnapshotResponse> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 38);
+
+/**
+ * ForgetMemberRequest names a dead node.
+ *
+ * @generated from message naradplane.v1.ForgetMemberRequest
+ */
+export type ForgetMemberRequest = Message<"naradplane.v1.ForgetMemberRequest"> & {
+  /**
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * Its partitions are lost, and that is accepted. Without it the request is refused with what would be lost.
+   *
+   * @generated from field: bool accept_loss = 2;
+   */
+  acceptLoss: boolean;
+
+  /**
+   * Only say what would be lost.
+   *
+   * @generated from field: bool dry_run = 3;
+   */
+  dryRun: boolean;
+
+  /**
+   * @generated from field: string request_id = 4;
+   */
+  requestId: string;
+};
+
+/**
+ * Describes the message naradplane.v1.ForgetMemberRequest.
+ * Use `create(ForgetMemberRequestSchema)` to create a new message.
+ */
+export const ForgetMemberRequestSchema: GenMessage<ForgetMemberRequest> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 39);
+
+/**
+ * LostPartition is a partition whose data was on the forgotten node alone.
+ *
+ * @generated from message naradplane.v1.LostPartition
+ */
+export type LostPartition = Message<"naradplane.v1.LostPartition"> & {
+  /**
+   * @generated from field: naradplane.v1.Partition partition = 1;
+   */
+  partition?: Partition | undefined;
+
+  /**
+   * As the node reported last; zero when this leader never heard.
+   *
+   * @generated from field: uint64 bytes = 2;
+   */
+  bytes: bigint;
+
+  /**
+   * The node that it begins anew on; empty in a dry run.
+   *
+   * @generated from field: string new_owner = 3;
+   */
+  newOwner: string;
+
+  /**
+   * Nodes that still hold an earlier copy; its records come back as new ones.
+   *
+   * @generated from field: repeated string salvaged_from = 4;
+   */
+  salvagedFrom: string[];
+};
+
+/**
+ * Describes the message naradplane.v1.LostPartition.
+ * Use `create(LostPartitionSchema)` to create a new message.
+ */
+export const LostPartitionSchema: GenMessage<LostPartition> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 40);
+
+/**
+ * ForgetMemberResponse answers ForgetMember.
+ *
+ * @generated from message naradplane.v1.ForgetMemberResponse
+ */
+export type ForgetMemberResponse = Message<"naradplane.v1.ForgetMemberResponse"> & {
+  /**
+   * @generated from field: uint64 revision = 1;
+   */
+  revision: bigint;
+
+  /**
+   * @generated from field: repeated naradplane.v1.LostPartition lost = 2;
+   */
+  lost: LostPartition[];
+};
+
+/**
+ * Describes the message naradplane.v1.ForgetMemberResponse.
+ * Use `create(ForgetMemberResponseSchema)` to create a new message.
+ */
+export const ForgetMemberResponseSchema: GenMessage<ForgetMemberResponse> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 41);
+
+/**
+ * AdoptPartitionRequest names a partition and the node with the copy.
+ *
+ * @generated from message naradplane.v1.AdoptPartitionRequest
+ */
+export type AdoptPartitionRequest = Message<"naradplane.v1.AdoptPartitionRequest"> & {
+  /**
+   * @generated from field: string topic = 1;
+   */
+  topic: string;
+
+  /**
+   * @generated from field: uint32 index = 2;
+   */
+  index: number;
+
+  /**
+   * @generated from field: string from = 3;
+   */
+  from: string;
+
+  /**
+   * @generated from field: string request_id = 4;
+   */
+  requestId: string;
+};
+
+/**
+ * Describes the message naradplane.v1.AdoptPartitionRequest.
+ * Use `create(AdoptPartitionRequestSchema)` to create a new message.
+ */
+export const AdoptPartitionRequestSchema: GenMessage<AdoptPartitionRequest> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 42);
+
+/**
+ * AdoptPartitionResponse answers AdoptPartition.
+ *
+ * @generated from message naradplane.v1.AdoptPartitionResponse
+ */
+export type AdoptPartitionResponse = Message<"naradplane.v1.AdoptPartitionResponse"> & {
+  /**
+   * @generated from field: uint64 revision = 1;
+   */
+  revision: bigint;
+
+  /**
+   * The node is the owner now: the partition was waiting for its confirmation after a restore.
+   *
+   * @generated from field: bool owner = 2;
+   */
+  owner: boolean;
+
+  /**
+   * Otherwise the node puts the records into the topic as new ones; this move is over when it has.
+   *
+   * @generated from field: uint64 move_id = 3;
+   */
+  moveId: bigint;
+
+  /**
+   * @generated from field: naradplane.v1.Partition partition = 4;
+   */
+  partition?: Partition | undefined;
+};
+
+/**
+ * Describes the message naradplane.v1.AdoptPartitionResponse.
+ * Use `create(AdoptPartitionResponseSchema)` to create a new message.
+ */
+export const AdoptPartitionResponseSchema: GenMessage<AdoptPartitionResponse> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 43);
+
+/**
+ * RetryMoveRequest names a partition.
+ *
+ * @generated from message naradplane.v1.RetryMoveRequest
+ */
+export type RetryMoveRequest = Message<"naradplane.v1.RetryMoveRequest"> & {
+  /**
+   * @generated from field: string topic = 1;
+   */
+  topic: string;
+
+  /**
+   * @generated from field: uint32 index = 2;
+   */
+  index: number;
+};
+
+/**
+ * Describes the message naradplane.v1.RetryMoveRequest.
+ * Use `create(RetryMoveRequestSchema)` to create a new message.
+ */
+export const RetryMoveRequestSchema: GenMessage<RetryMoveRequest> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 44);
+
+/**
+ * RetryMoveResponse answers RetryMove. The destination is told with its next heartbeat.
+ *
+ * @generated from message naradplane.v1.RetryMoveResponse
+ */
+export type RetryMoveResponse = Message<"naradplane.v1.RetryMoveResponse"> & {
+  /**
+   * @generated from field: naradplane.v1.Move move = 1;
+   */
+  move?: Move | undefined;
+};
+
+/**
+ * Describes the message naradplane.v1.RetryMoveResponse.
+ * Use `create(RetryMoveResponseSchema)` to create a new message.
+ */
+export const RetryMoveResponseSchema: GenMessage<RetryMoveResponse> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 45);
+
+/**
+ * ForcePromoteMoveRequest names a partition.
+ *
+ * @generated from message naradplane.v1.ForcePromoteMoveRequest
+ */
+export type ForcePromoteMoveRequest = Message<"naradplane.v1.ForcePromoteMoveRequest"> & {
+  /**
+   * @generated from field: string topic = 1;
+   */
+  topic: string;
+
+  /**
+   * @generated from field: uint32 index = 2;
+   */
+  index: number;
+
+  /**
+   * Promote a copy that is not complete, too.
+   *
+   * @generated from field: bool accept_loss = 3;
+   */
+  acceptLoss: boolean;
+};
+
+/**
+ * Describes the message naradplane.v1.ForcePromoteMoveRequest.
+ * Use `create(ForcePromoteMoveRequestSchema)` to create a new message.
+ */
+export const ForcePromoteMoveRequestSchema: GenMessage<ForcePromoteMoveRequest> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 46);
+
+/**
+ * ForcePromoteMoveResponse answers ForcePromoteMove. The destination is told with its next heartbeat; the move's
+ * outcome says what became of it.
+ *
+ * @generated from message naradplane.v1.ForcePromoteMoveResponse
+ */
+export type ForcePromoteMoveResponse = Message<"naradplane.v1.ForcePromoteMoveResponse"> & {
+  /**
+   * @generated from field: naradplane.v1.Move move = 1;
+   */
+  move?: Move | undefined;
+
+  /**
+   * The highest high watermark that the verdict on the source recorded; zero when none.
+   *
+   * @generated from field: uint64 known_hwm = 2;
+   */
+  knownHwm: bigint;
+};
+
+/**
+ * Describes the message naradplane.v1.ForcePromoteMoveResponse.
+ * Use `create(ForcePromoteMoveResponseSchema)` to create a new message.
+ */
+export const ForcePromoteMoveResponseSchema: GenMessage<ForcePromoteMoveResponse> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 47);
+
+/**
+ * SetMaintenanceRequest names a node.
+ *
+ * @generated from message naradplane.v1.SetMaintenanceRequest
+ */
+export type SetMaintenanceRequest = Message<"naradplane.v1.SetMaintenanceRequest"> & {
+  /**
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * @generated from field: bool maintenance = 2;
+   */
+  maintenance: boolean;
+
+  /**
+   * @generated from field: string reason = 3;
+   */
+  reason: string;
+
+  /**
+   * @generated from field: string request_id = 4;
+   */
+  requestId: string;
+};
+
+/**
+ * Describes the message naradplane.v1.SetMaintenanceRequest.
+ * Use `create(SetMaintenanceRequestSchema)` to create a new message.
+ */
+export const SetMaintenanceRequestSchema: GenMessage<SetMaintenanceRequest> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 48);
+
+/**
+ * SetMaintenanceResponse answers SetMaintenance.
+ *
+ * @generated from message naradplane.v1.SetMaintenanceResponse
+ */
+export type SetMaintenanceResponse = Message<"naradplane.v1.SetMaintenanceResponse"> & {
+  /**
+   * @generated from field: uint64 revision = 1;
+   */
+  revision: bigint;
+};
+
+/**
+ * Describes the message naradplane.v1.SetMaintenanceResponse.
+ * Use `create(SetMaintenanceResponseSchema)` to create a new message.
+ */
+export const SetMaintenanceResponseSchema: GenMessage<SetMaintenanceResponse> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 49);
+
+/**
+ * NodeForesight is one node before and after a plan and the moves in flight.
+ *
+ * @generated from message naradplane.v1.NodeForesight
+ */
+export type NodeForesight = Message<"naradplane.v1.NodeForesight"> & {
+  /**
+   * @generated from field: string node_id = 1;
+   */
+  nodeId: string;
+
+  /**
+   * It does not exist: a what-if.
+   *
+   * @generated from field: bool added = 2;
+   */
+  added: boolean;
+
+  /**
+   * @generated from field: bool alive = 3;
+   */
+  alive: boolean;
+
+  /**
+   * @generated from field: bool draining = 4;
+   */
+  draining: boolean;
+
+  /**
+   * @generated from field: uint32 owned_before = 5;
+   */
+  ownedBefore: number;
+
+  /**
+   * @generated from field: uint32 owned_after = 6;
+   */
+  ownedAfter: number;
+
+  /**
+   * @generated from field: uint64 bytes_before = 7;
+   */
+  bytesBefore: bigint;
+
+  /**
+   * @generated from field: uint64 bytes_after = 8;
+   */
+  bytesAfter: bigint;
+
+  /**
+   * Planned moves to it and from it.
+   *
+   * @generated from field: uint32 moves_in = 9;
+   */
+  movesIn: number;
+
+  /**
+   * @generated from field: uint32 moves_out = 10;
+   */
+  movesOut: number;
+
+  /**
+   * Moves in flight to it and from it.
+   *
+   * @generated from field: uint32 inbound = 11;
+   */
+  inbound: number;
+
+  /**
+   * @generated from field: uint32 outbound = 12;
+   */
+  outbound: number;
+
+  /**
+   * Zero when the disk's size is unknown.
+   *
+   * @generated from field: uint64 disk_total_bytes = 13;
+   */
+  diskTotalBytes: bigint;
+
+  /**
+   * @generated from field: uint64 disk_used_before_bytes = 14;
+   */
+  diskUsedBeforeBytes: bigint;
+
+  /**
+   * When all moves have ended and old copies are reclaimed.
+   *
+   * @generated from field: uint64 disk_used_after_bytes = 15;
+   */
+  diskUsedAfterBytes: bigint;
+};
+
+/**
+ * Describes the message naradplane.v1.NodeForesight.
+ * Use `create(NodeForesightSchema)` to create a new message.
+ */
+export const NodeForesightSchema: GenMessage<NodeForesight> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 50);
+
+/**
+ * Estimate says how long moves will take, and what makes one think so.
+ *
+ * @generated from message naradplane.v1.Estimate
+ */
+export type Estimate = Message<"naradplane.v1.Estimate"> & {
+  /**
+   * Absent when nothing is known to estimate by.
+   *
+   * @generated from field: google.protobuf.Duration eta = 1;
+   */
+  eta?: Duration | undefined;
+
+  /**
+   * How it was estimated, or why it could not be, in a sentence.
+   *
+   * @generated from field: string basis = 2;
+   */
+  basis: string;
+
+  /**
+   * What is left to copy.
+   *
+   * @generated from field: uint64 remaining_bytes = 3;
+   */
+  remainingBytes: bigint;
+
+  /**
+   * What all destinations copy together at present; zero when nothing is copied.
+   *
+   * @generated from field: uint64 bytes_per_second = 4;
+   */
+  bytesPerSecond: bigint;
+
+  /**
+   * Moves in flight, and moves that wait.
+   *
+   * @generated from field: uint32 moves_in_flight = 5;
+   */
+  movesInFlight: number;
+
+  /**
+   * @generated from field: uint32 moves_waiting = 6;
+   */
+  movesWaiting: number;
+};
+
+/**
+ * Describes the message naradplane.v1.Estimate.
+ * Use `create(EstimateSchema)` to create a new message.
+ */
+export const EstimateSchema: GenMessage<Estimate> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 51);
+
+/**
+ * PlanMovesRequest asks what the planner would do now, or what if.
+ *
+ * @generated from message naradplane.v1.PlanMovesRequest
+ */
+export type PlanMovesRequest = Message<"naradplane.v1.PlanMovesRequest"> & {
+  /**
+   * As if these nodes drained, beside those that do.
+   *
+   * @generated from field: repeated string drain = 1;
+   */
+  drain: string[];
+
+  /**
+   * As if so many empty nodes joined; at most 1000.
+   *
+   * @generated from field: uint32 add_nodes = 2;
+   */
+  addNodes: number;
+};
+
+/**
+ * Describes the message naradplane.v1.PlanMovesRequest.
+ * Use `create(PlanMovesRequestSchema)` to create a new message.
+ */
+export const PlanMovesRequestSchema: GenMessage<PlanMovesRequest> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 52);
+
+/**
+ * PlanMovesResponse is a plan. Nothing was changed.
+ *
+ * @generated from message naradplane.v1.PlanMovesResponse
+ */
+export type PlanMovesResponse = Message<"naradplane.v1.PlanMovesResponse"> & {
+  /**
+   * @generated from field: uint64 revision = 1;
+   */
+  revision: bigint;
+
+  /**
+   * Those that begin at once, in order, and then those that wait, in the order in which they will begin.
+   *
+   * @generated from field: repeated naradplane.v1.PlannedMove moves = 2;
+   */
+  moves: PlannedMove[];
+
+  /**
+   * The size of all moves.
+   *
+   * @generated from field: uint64 bytes = 3;
+   */
+  bytes: bigint;
+
+  /**
+   * @generated from field: repeated naradplane.v1.BlockedMove blocked = 4;
+   */
+  blocked: BlockedMove[];
+
+  /**
+   * All nodes by id, those of the what-if included.
+   *
+   * @generated from field: repeated naradplane.v1.NodeForesight nodes = 5;
+   */
+  nodes: NodeForesight[];
+
+  /**
+   * For the plan and the moves in flight.
+   *
+   * @generated from field: naradplane.v1.Estimate estimate = 6;
+   */
+  estimate?: Estimate | undefined;
+
+  /**
+   * What keeps the plan from being carried out, or from being complete; one sentence each.
+   *
+   * @generated from field: repeated string notes = 7;
+   */
+  notes: string[];
+};
+
+/**
+ * Describes the message naradplane.v1.PlanMovesResponse.
+ * Use `create(PlanMovesResponseSchema)` to create a new message.
+ */
+export const PlanMovesResponseSchema: GenMessage<PlanMovesResponse> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 53);
+
+/**
+ * ExplainPartitionRequest names a partition.
+ *
+ * @generated from message naradplane.v1.ExplainPartitionRequest
+ */
+export type ExplainPartitionRequest = Message<"naradplane.v1.ExplainPartitionRequest"> & {
+  /**
+   * @generated from field: string topic = 1;
+   */
+  topic: string;
+
+  /**
+   * @generated from field: uint32 index = 2;
+   */
+  index: number;
+};
+
+/**
+ * Describes the message naradplane.v1.ExplainPartitionRequest.
+ * Use `create(ExplainPartitionRequestSchema)` to create a new message.
+ */
+export const ExplainPartitionRequestSchema: GenMessage<ExplainPartitionRequest> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 54);
+
+/**
+ * ExplainPartitionResponse says why a partition does not move, or that it does.
+ *
+ * @generated from message naradplane.v1.ExplainPartitionResponse
+ */
+export type ExplainPartitionResponse = Message<"naradplane.v1.ExplainPartitionResponse"> & {
+  /**
+   * @generated from field: uint64 revision = 1;
+   */
+  revision: bigint;
+
+  /**
+   * @generated from field: naradplane.v1.Partition partition = 2;
+   */
+  partition?: Partition | undefined;
+
+  /**
+   * @generated from field: string owner = 3;
+   */
+  owner: string;
+
+  /**
+   * Empty when the partition is stable.
+   *
+   * @generated from field: string target = 4;
+   */
+  target: string;
+
+  /**
+   * @generated from field: uint64 bytes = 5;
+   */
+  bytes: bigint;
+
+  /**
+   * @generated from field: naradplane.v1.PlacementState state = 6;
+   */
+  state: PlacementState;
+
+  /**
+   * The reasons, the most important one first.
+   *
+   * @generated from field: repeated string reasons = 7;
+   */
+  reasons: string[];
+
+  /**
+   * The planned move; absent when there is none.
+   *
+   * @generated from field: naradplane.v1.PlannedMove planned = 8;
+   */
+  planned?: PlannedMove | undefined;
+
+  /**
+   * Of the move in flight; absent when there is none, or it was not reported yet.
+   *
+   * @generated from field: naradplane.v1.MoveProgress progress = 9;
+   */
+  progress?: MoveProgress | undefined;
+
+  /**
+   * What to run next; empty when there is nothing to do.
+   *
+   * @generated from field: string next_command = 10;
+   */
+  nextCommand: string;
+};
+
+/**
+ * Describes the message naradplane.v1.ExplainPartitionResponse.
+ * Use `create(ExplainPartitionResponseSchema)` to create a new message.
+ */
+export const ExplainPartitionResponseSchema: GenMessage<ExplainPartitionResponse> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_cluster_service, 55);
 
 /**
  * ClusterVerdict is the status in one word.
@@ -1142,6 +2075,68 @@ export const ClusterVerdictSchema: GenEnum<ClusterVerdict> = /*@__PURE__*/
   enumDesc(file_naradplane_v1_cluster_service, 0);
 
 /**
+ * PlacementState says how a partition stands to where it should be.
+ *
+ * @generated from enum naradplane.v1.PlacementState
+ */
+export enum PlacementState {
+  /**
+   * Never sent.
+   *
+   * @generated from enum value: PLACEMENT_STATE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * It is where it should be.
+   *
+   * @generated from enum value: PLACEMENT_STATE_SETTLED = 1;
+   */
+  SETTLED = 1,
+
+  /**
+   * A move is in flight.
+   *
+   * @generated from enum value: PLACEMENT_STATE_MOVING = 2;
+   */
+  MOVING = 2,
+
+  /**
+   * A move begins with the next round of the planner.
+   *
+   * @generated from enum value: PLACEMENT_STATE_PLANNED = 3;
+   */
+  PLANNED = 3,
+
+  /**
+   * It should move; a limit holds it back for now.
+   *
+   * @generated from enum value: PLACEMENT_STATE_HELD_BACK = 4;
+   */
+  HELD_BACK = 4,
+
+  /**
+   * It should move and can't.
+   *
+   * @generated from enum value: PLACEMENT_STATE_STUCK = 5;
+   */
+  STUCK = 5,
+
+  /**
+   * It can't be moved where it is, and need not.
+   *
+   * @generated from enum value: PLACEMENT_STATE_PINNED = 6;
+   */
+  PINNED = 6,
+}
+
+/**
+ * Describes the enum naradplane.v1.PlacementState.
+ */
+export const PlacementStateSchema: GenEnum<PlacementState> = /*@__PURE__*/
+  enumDesc(file_naradplane_v1_cluster_service, 1);
+
+/**
  * ClusterService is the operators' view. Every controller serves it; mutations and soft state are
  * forwarded to the leader.
  *
@@ -1177,6 +2172,47 @@ export const ClusterService: GenService<{
     methodKind: "unary";
     input: typeof ListMovesRequestSchema;
     output: typeof ListMovesResponseSchema;
+  },
+  /**
+   * PlanMoves says what the planner would do now, or what if nodes drained or joined. It changes nothing.
+   *
+   * @generated from rpc naradplane.v1.ClusterService.PlanMoves
+   */
+  planMoves: {
+    methodKind: "unary";
+    input: typeof PlanMovesRequestSchema;
+    output: typeof PlanMovesResponseSchema;
+  },
+  /**
+   * ExplainPartition says why a partition does not move, or that it does.
+   *
+   * @generated from rpc naradplane.v1.ClusterService.ExplainPartition
+   */
+  explainPartition: {
+    methodKind: "unary";
+    input: typeof ExplainPartitionRequestSchema;
+    output: typeof ExplainPartitionResponseSchema;
+  },
+  /**
+   * ListEvents lists the audit: who did what, why, and what came of it. Linearizable.
+   *
+   * @generated from rpc naradplane.v1.ClusterService.ListEvents
+   */
+  listEvents: {
+    methodKind: "unary";
+    input: typeof ListEventsRequestSchema;
+    output: typeof ListEventsResponseSchema;
+  },
+  /**
+   * WatchEvents streams events as they come. ERROR_REASON_REVISION_COMPACTED: what comes next is not
+   * kept any more.
+   *
+   * @generated from rpc naradplane.v1.ClusterService.WatchEvents
+   */
+  watchEvents: {
+    methodKind: "server_streaming";
+    input: typeof WatchEventsRequestSchema;
+    output: typeof WatchEventsResponseSchema;
   },
   /**
    * Decommission marks nodes for draining; when empty they are removed. Several ids are one plan.
@@ -1277,6 +2313,76 @@ export const ClusterService: GenService<{
     methodKind: "unary";
     input: typeof TransferLeadershipRequestSchema;
     output: typeof TransferLeadershipResponseSchema;
+  },
+  /**
+   * PromoteController makes a caught-up learner a voter now, or says how far behind it is.
+   *
+   * @generated from rpc naradplane.v1.ClusterService.PromoteController
+   */
+  promoteController: {
+    methodKind: "unary";
+    input: typeof PromoteControllerRequestSchema;
+    output: typeof PromoteControllerResponseSchema;
+  },
+  /**
+   * SaveSnapshot streams a backup of the control plane, linearizable, from the controller that is asked.
+   *
+   * @generated from rpc naradplane.v1.ClusterService.SaveSnapshot
+   */
+  saveSnapshot: {
+    methodKind: "server_streaming";
+    input: typeof SaveSnapshotRequestSchema;
+    output: typeof SaveSnapshotResponseSchema;
+  },
+  /**
+   * ForgetMember removes a dead node whose disk is gone. Its partitions begin anew, empty, on other nodes.
+   *
+   * @generated from rpc naradplane.v1.ClusterService.ForgetMember
+   */
+  forgetMember: {
+    methodKind: "unary";
+    input: typeof ForgetMemberRequestSchema;
+    output: typeof ForgetMemberResponseSchema;
+  },
+  /**
+   * AdoptPartition brings a copy that a node holds back into its partition.
+   *
+   * @generated from rpc naradplane.v1.ClusterService.AdoptPartition
+   */
+  adoptPartition: {
+    methodKind: "unary";
+    input: typeof AdoptPartitionRequestSchema;
+    output: typeof AdoptPartitionResponseSchema;
+  },
+  /**
+   * RetryMove ends the back-off of a move's destination.
+   *
+   * @generated from rpc naradplane.v1.ClusterService.RetryMove
+   */
+  retryMove: {
+    methodKind: "unary";
+    input: typeof RetryMoveRequestSchema;
+    output: typeof RetryMoveResponseSchema;
+  },
+  /**
+   * ForcePromoteMove has the destination of a move promote its copy now, the source being dead.
+   *
+   * @generated from rpc naradplane.v1.ClusterService.ForcePromoteMove
+   */
+  forcePromoteMove: {
+    methodKind: "unary";
+    input: typeof ForcePromoteMoveRequestSchema;
+    output: typeof ForcePromoteMoveResponseSchema;
+  },
+  /**
+   * SetMaintenance marks or unmarks a node: no moves to or from it are begun meanwhile.
+   *
+   * @generated from rpc naradplane.v1.ClusterService.SetMaintenance
+   */
+  setMaintenance: {
+    methodKind: "unary";
+    input: typeof SetMaintenanceRequestSchema;
+    output: typeof SetMaintenanceResponseSchema;
   },
   /**
    * GetControllerState reports one controller's own state, not forwarded; for comparing replicas.

@@ -6,7 +6,7 @@ import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobu
 import { enumDesc, fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import type { Duration } from "@bufbuild/protobuf/wkt";
 import { file_google_protobuf_duration } from "@bufbuild/protobuf/wkt";
-import type { Assignment, Change, MoveProgress, MoveStats, Node, Outcome, Partition, PartitionOffset } from "./types_pb.js";
+import type { Assignment, Change, MoveProgress, MoveStats, Node, Outcome, Partition, PartitionOffset, Topic } from "./types_pb.js";
 import { file_naradplane_v1_types } from "./types_pb.js";
 import type { Message } from "@bufbuild/protobuf";
 
@@ -14,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file naradplane/v1/node_service.proto.
  */
 export const file_naradplane_v1_node_service: GenFile = /*@__PURE__*/
-  fileDesc("CiBuYXJhZHBsYW5lL3YxL25vZGVfc2VydmljZS5wcm90bxINbmFyYWRwbGFuZS52MSKoAQoTUmVnaXN0ZXJOb2RlUmVxdWVzdBIPCgdub2RlX2lkGAEgASgJEhAKCHN0b3JlX2lkGAIgASgJEhMKC2luY2FybmF0aW9uGAMgASgEEg8KB2FkZHJlc3MYBCABKAkSDAoEem9uZRgFIAEoCRINCgV2b3RlchgGIAEoCRISCgpyZXF1ZXN0X2lkGAcgASgJEhcKD2NhcGFjaXR5X3dlaWdodBgIIAEoDSJfChRSZWdpc3Rlck5vZGVSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBISCgpjbHVzdGVyX2lkGAIgASgJEiEKBG5vZGUYAyABKAsyEy5uYXJhZHBsYW5lLnYxLk5vZGUiSwoNUGFydGl0aW9uU2l6ZRIrCglwYXJ0aXRpb24YASABKAsyGC5uYXJhZHBsYW5lLnYxLlBhcnRpdGlvbhINCgVieXRlcxgCIAEoBCKBAwoQSGVhcnRiZWF0UmVxdWVzdBIPCgdub2RlX2lkGAEgASgJEhMKC2luY2FybmF0aW9uGAIgASgEEioKBW1vdmVzGAMgAygLMhsubmFyYWRwbGFuZS52MS5Nb3ZlUHJvZ3Jlc3MSNQoNb3V0Ym91bmRfaHdtcxgEIAMoCzIeLm5hcmFkcGxhbmUudjEuUGFydGl0aW9uT2Zmc2V0EhcKD2luZ3Jlc3NfcmVjb3JkcxgFIAEoBBIVCg1pbmdyZXNzX2J5dGVzGAYgASgEEhgKEGRpc2tfdG90YWxfYnl0ZXMYByABKAQSFwoPZGlza19mcmVlX2J5dGVzGAggASgEEhMKC3F1YXJhbnRpbmVkGAkgASgNEisKBXNpemVzGAogAygLMhwubmFyYWRwbGFuZS52MS5QYXJ0aXRpb25TaXplEhYKDnNpemVzX2NvbXBsZXRlGAsgASgIEg8KB2FkZHJlc3MYDCABKAkSFgoOaW5ncmVzc19jbG9zZWQYDSABKAgiZQoRSGVhcnRiZWF0UmVzcG9uc2USLAoJbGVhc2VfdHRsGAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEg4KBmxlYWRlchgCIAEoCRISCgp3YW50X3NpemVzGAMgASgIIjsKEFdhdGNoTm9kZVJlcXVlc3QSDwoHbm9kZV9pZBgBIAEoCRIWCg5hZnRlcl9yZXZpc2lvbhgCIAEoBCKvAQoRV2F0Y2hOb2RlUmVzcG9uc2USEAoIcmV2aXNpb24YASABKAQSKwoIc25hcHNob3QYAiABKAsyFy5uYXJhZHBsYW5lLnYxLlNuYXBzaG90SAASJQoFZGVsdGEYAyABKAsyFC5uYXJhZHBsYW5lLnYxLkRlbHRhSAASKwoIcHJvZ3Jlc3MYBCABKAsyFy5uYXJhZHBsYW5lLnYxLlByb2dyZXNzSABCBwoFZXZlbnQiPAoSV2F0Y2hSb3V0ZXNSZXF1ZXN0EhYKDmFmdGVyX3JldmlzaW9uGAEgASgEEg4KBnRvcGljcxgCIAMoCSKxAQoTV2F0Y2hSb3V0ZXNSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBIrCghzbmFwc2hvdBgCIAEoCzIXLm5hcmFkcGxhbmUudjEuU25hcHNob3RIABIlCgVkZWx0YRgDIAEoCzIULm5hcmFkcGxhbmUudjEuRGVsdGFIABIrCghwcm9ncmVzcxgEIAEoCzIXLm5hcmFkcGxhbmUudjEuUHJvZ3Jlc3NIAEIHCgVldmVudCJPCghTbmFwc2hvdBINCgVmaXJzdBgBIAEoCBIMCgRsYXN0GAIgASgIEiYKB2NoYW5nZXMYAyADKAsyFS5uYXJhZHBsYW5lLnYxLkNoYW5nZSIvCgVEZWx0YRImCgdjaGFuZ2VzGAEgAygLMhUubmFyYWRwbGFuZS52MS5DaGFuZ2UiCgoIUHJvZ3Jlc3MiSAoUR2V0QXNzaWdubWVudFJlcXVlc3QSEAoIdG9waWNfaWQYASABKAQSDQoFaW5kZXgYAiABKA0SDwoHbW92ZV9pZBgDIAEoBCLTAQoVR2V0QXNzaWdubWVudFJlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEEi0KCmFzc2lnbm1lbnQYAiABKAsyGS5uYXJhZHBsYW5lLnYxLkFzc2lnbm1lbnQSLAoKbW92ZV9zdGF0ZRgDIAEoDjIYLm5hcmFkcGxhbmUudjEuTW92ZVN0YXRlEicKB291dGNvbWUYBCABKAsyFi5uYXJhZHBsYW5lLnYxLk91dGNvbWUSIgoFb3duZXIYBSABKAsyEy5uYXJhZHBsYW5lLnYxLk5vZGUigQEKE0dyYW50SGFuZG9mZlJlcXVlc3QSEAoIdG9waWNfaWQYASABKAQSDQoFaW5kZXgYAiABKA0SDwoHbW92ZV9pZBgDIAEoBBIPCgdub2RlX2lkGAQgASgJEhMKC2luY2FybmF0aW9uGAUgASgEEhIKCm5vbmNlX2hhc2gYBiABKAwiSAoUR3JhbnRIYW5kb2ZmUmVzcG9uc2USEAoIcmV2aXNpb24YASABKAQSDwoHaGFuZG9mZhgCIAEoDRINCgVlcG9jaBgDIAEoBCJpChRSZXZva2VIYW5kb2ZmUmVxdWVzdBIQCgh0b3BpY19pZBgBIAEoBBINCgVpbmRleBgCIAEoDRIPCgdtb3ZlX2lkGAMgASgEEg8KB2hhbmRvZmYYBCABKA0SDgoGcmVhc29uGAUgASgJIpIBChVSZXZva2VIYW5kb2ZmUmVzcG9uc2USEAoIcmV2aXNpb24YASABKAQSDwoHcmV2b2tlZBgCIAEoCBInCgdvdXRjb21lGAMgASgLMhYubmFyYWRwbGFuZS52MS5PdXRjb21lEi0KCmFzc2lnbm1lbnQYBCABKAsyGS5uYXJhZHBsYW5lLnYxLkFzc2lnbm1lbnQiZwoTQ29tcGxldGVNb3ZlUmVxdWVzdBIQCgh0b3BpY19pZBgBIAEoBBINCgVpbmRleBgCIAEoDRIPCgdtb3ZlX2lkGAMgASgEEg8KB2hhbmRvZmYYBCABKA0SDQoFbm9uY2UYBSABKAwiUQoUQ29tcGxldGVNb3ZlUmVzcG9uc2USEAoIcmV2aXNpb24YASABKAQSJwoHb3V0Y29tZRgCIAEoCzIWLm5hcmFkcGxhbmUudjEuT3V0Y29tZSKjAQoYRm9yY2VDb21wbGV0ZU1vdmVSZXF1ZXN0EhAKCHRvcGljX2lkGAEgASgEEg0KBWluZGV4GAIgASgNEg8KB21vdmVfaWQYAyABKAQSGgoSc291cmNlX2luY2FybmF0aW9uGAQgASgEEhIKCnN0YWdlZF9sZW8YBSABKAQSEAoIcmVhZF9od20YBiABKAQSEwoLYWNjZXB0X2xvc3MYByABKAgiVgoZRm9yY2VDb21wbGV0ZU1vdmVSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBInCgdvdXRjb21lGAIgASgLMhYubmFyYWRwbGFuZS52MS5PdXRjb21lIpABChNSZXBvcnRPcGVuZWRSZXF1ZXN0EhAKCHRvcGljX2lkGAEgASgEEg0KBWluZGV4GAIgASgNEg8KB25vZGVfaWQYAyABKAkSDQoFZXBvY2gYBCABKAQSDwoHbW92ZV9pZBgFIAEoBBInCgVzdGF0cxgGIAEoCzIYLm5hcmFkcGxhbmUudjEuTW92ZVN0YXRzIigKFFJlcG9ydE9wZW5lZFJlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEIlsKFlJlcG9ydFJlY2xhaW1lZFJlcXVlc3QSEAoIdG9waWNfaWQYASABKAQSDQoFaW5kZXgYAiABKA0SDwoHbW92ZV9pZBgDIAEoBBIPCgdub2RlX2lkGAQgASgJIisKF1JlcG9ydFJlY2xhaW1lZFJlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEKm8KCU1vdmVTdGF0ZRIaChZNT1ZFX1NUQVRFX1VOU1BFQ0lGSUVEEAASFgoSTU9WRV9TVEFURV9DVVJSRU5UEAESFAoQTU9WRV9TVEFURV9FTkRFRBACEhgKFE1PVkVfU1RBVEVfRk9SR09UVEVOEAMy7QcKC05vZGVTZXJ2aWNlElcKDFJlZ2lzdGVyTm9kZRIiLm5hcmFkcGxhbmUudjEuUmVnaXN0ZXJOb2RlUmVxdWVzdBojLm5hcmFkcGxhbmUudjEuUmVnaXN0ZXJOb2RlUmVzcG9uc2USTgoJSGVhcnRiZWF0Eh8ubmFyYWRwbGFuZS52MS5IZWFydGJlYXRSZXF1ZXN0GiAubmFyYWRwbGFuZS52MS5IZWFydGJlYXRSZXNwb25zZRJQCglXYXRjaE5vZGUSHy5uYXJhZHBsYW5lLnYxLldhdGNoTm9kZVJlcXVlc3QaIC5uYXJhZHBsYW5lLnYxLldhdGNoTm9kZVJlc3BvbnNlMAESVgoLV2F0Y2hSb3V0ZXMSIS5uYXJhZHBsYW5lLnYxLldhdGNoUm91dGVzUmVxdWVzdBoiLm5hcmFkcGxhbmUudjEuV2F0Y2hSb3V0ZXNSZXNwb25zZTABEloKDUdldEFzc2lnbm1lbnQSIy5uYXJhZHBsYW5lLnYxLkdldEFzc2lnbm1lbnRSZXF1ZXN0GiQubmFyYWRwbGFuZS52MS5HZXRBc3NpZ25tZW50UmVzcG9uc2USVwoMR3JhbnRIYW5kb2ZmEiIubmFyYWRwbGFuZS52MS5HcmFudEhhbmRvZmZSZXF1ZXN0GiMubmFyYWRwbGFuZS52MS5HcmFudEhhbmRvZmZSZXNwb25zZRJaCg1SZXZva2VIYW5kb2ZmEiMubmFyYWRwbGFuZS52MS5SZXZva2VIYW5kb2ZmUmVxdWVzdBokLm5hcmFkcGxhbmUudjEuUmV2b2tlSGFuZG9mZlJlc3BvbnNlElcKDENvbXBsZXRlTW92ZRIiLm5hcmFkcGxhbmUudjEuQ29tcGxldGVNb3ZlUmVxdWVzdBojLm5hcmFkcGxhbmUudjEuQ29tcGxldGVNb3ZlUmVzcG9uc2USZgoRRm9yY2VDb21wbGV0ZU1vdmUSJy5uYXJhZHBsYW5lLnYxLkZvcmNlQ29tcGxldGVNb3ZlUmVxdWVzdBooLm5hcmFkcGxhbmUudjEuRm9yY2VDb21wbGV0ZU1vdmVSZXNwb25zZRJXCgxSZXBvcnRPcGVuZWQSIi5uYXJhZHBsYW5lLnYxLlJlcG9ydE9wZW5lZFJlcXVlc3QaIy5uYXJhZHBsYW5lLnYxLlJlcG9ydE9wZW5lZFJlc3BvbnNlEmAKD1JlcG9ydFJlY2xhaW1lZBIlLm5hcmFkcGxhbmUudjEuUmVwb3J0UmVjbGFpbWVkUmVxdWVzdBomLm5hcmFkcGxhbmUudjEuUmVwb3J0UmVjbGFpbWVkUmVzcG9uc2VCQFo+Z2l0aHViLmNvbS9uYXJhZGN0bC9uYXJhZGN0bC1wbGFuZS9wcm90by9uYXJhZHBsYW5lL3YxO3BsYW5ldjFiBnByb3RvMw", [file_google_protobuf_duration, file_naradplane_v1_types]);
+  fileDesc("CiBuYXJhZHBsYW5lL3YxL25vZGVfc2VydmljZS5wcm90bxINbmFyYWRwbGFuZS52MSK8AQoTUmVnaXN0ZXJOb2RlUmVxdWVzdBIPCgdub2RlX2lkGAEgASgJEhAKCHN0b3JlX2lkGAIgASgJEhMKC2luY2FybmF0aW9uGAMgASgEEg8KB2FkZHJlc3MYBCABKAkSDAoEem9uZRgFIAEoCRINCgV2b3RlchgGIAEoCRISCgpyZXF1ZXN0X2lkGAcgASgJEhcKD2NhcGFjaXR5X3dlaWdodBgIIAEoDRISCgpjbHVzdGVyX2lkGAkgASgJInUKFFJlZ2lzdGVyTm9kZVJlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEEhIKCmNsdXN0ZXJfaWQYAiABKAkSIQoEbm9kZRgDIAEoCzITLm5hcmFkcGxhbmUudjEuTm9kZRIUCgxwcmVkZWNlc3NvcnMYBCADKAkimAEKCUNvcHlDbGFpbRIrCglwYXJ0aXRpb24YASABKAsyGC5uYXJhZHBsYW5lLnYxLlBhcnRpdGlvbhIQCghpZGVudGl0eRgCIAEoBBIOCgZhY3RpdmUYAyABKAgSDgoGZm9yY2VkGAQgASgIEiwKB21hcmtlcnMYBSADKAsyGy5uYXJhZHBsYW5lLnYxLk91dGJvdW5kTW92ZSI0CgxPdXRib3VuZE1vdmUSDwoHbW92ZV9pZBgBIAEoBBITCgtkZXN0aW5hdGlvbhgCIAEoCSKcAQoWQ2xhaW1QYXJ0aXRpb25zUmVxdWVzdBIPCgdub2RlX2lkGAEgASgJEhMKC2luY2FybmF0aW9uGAIgASgEEigKBmNsYWltcxgDIAMoCzIYLm5hcmFkcGxhbmUudjEuQ29weUNsYWltEiQKBnRvcGljcxgEIAMoCzIULm5hcmFkcGxhbmUudjEuVG9waWMSDAoEbGFzdBgFIAEoCCIrChdDbGFpbVBhcnRpdGlvbnNSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBCJLCg1QYXJ0aXRpb25TaXplEisKCXBhcnRpdGlvbhgBIAEoCzIYLm5hcmFkcGxhbmUudjEuUGFydGl0aW9uEg0KBWJ5dGVzGAIgASgEIoEDChBIZWFydGJlYXRSZXF1ZXN0Eg8KB25vZGVfaWQYASABKAkSEwoLaW5jYXJuYXRpb24YAiABKAQSKgoFbW92ZXMYAyADKAsyGy5uYXJhZHBsYW5lLnYxLk1vdmVQcm9ncmVzcxI1Cg1vdXRib3VuZF9od21zGAQgAygLMh4ubmFyYWRwbGFuZS52MS5QYXJ0aXRpb25PZmZzZXQSFwoPaW5ncmVzc19yZWNvcmRzGAUgASgEEhUKDWluZ3Jlc3NfYnl0ZXMYBiABKAQSGAoQZGlza190b3RhbF9ieXRlcxgHIAEoBBIXCg9kaXNrX2ZyZWVfYnl0ZXMYCCABKAQSEwoLcXVhcmFudGluZWQYCSABKA0SKwoFc2l6ZXMYCiADKAsyHC5uYXJhZHBsYW5lLnYxLlBhcnRpdGlvblNpemUSFgoOc2l6ZXNfY29tcGxldGUYCyABKAgSDwoHYWRkcmVzcxgMIAEoCRIWCg5pbmdyZXNzX2Nsb3NlZBgNIAEoCCKPAQoRSGVhcnRiZWF0UmVzcG9uc2USLAoJbGVhc2VfdHRsGAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEg4KBmxlYWRlchgCIAEoCRISCgp3YW50X3NpemVzGAMgASgIEigKBm9yZGVycxgEIAMoCzIYLm5hcmFkcGxhbmUudjEuTW92ZU9yZGVyIm8KCU1vdmVPcmRlchIrCglwYXJ0aXRpb24YASABKAsyGC5uYXJhZHBsYW5lLnYxLlBhcnRpdGlvbhIPCgdtb3ZlX2lkGAIgASgEEg8KB3Byb21vdGUYAyABKAgSEwoLYWNjZXB0X2xvc3MYBCABKAgiOwoQV2F0Y2hOb2RlUmVxdWVzdBIPCgdub2RlX2lkGAEgASgJEhYKDmFmdGVyX3JldmlzaW9uGAIgASgEIq8BChFXYXRjaE5vZGVSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBBIrCghzbmFwc2hvdBgCIAEoCzIXLm5hcmFkcGxhbmUudjEuU25hcHNob3RIABIlCgVkZWx0YRgDIAEoCzIULm5hcmFkcGxhbmUudjEuRGVsdGFIABIrCghwcm9ncmVzcxgEIAEoCzIXLm5hcmFkcGxhbmUudjEuUHJvZ3Jlc3NIAEIHCgVldmVudCI8ChJXYXRjaFJvdXRlc1JlcXVlc3QSFgoOYWZ0ZXJfcmV2aXNpb24YASABKAQSDgoGdG9waWNzGAIgAygJIrEBChNXYXRjaFJvdXRlc1Jlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEEisKCHNuYXBzaG90GAIgASgLMhcubmFyYWRwbGFuZS52MS5TbmFwc2hvdEgAEiUKBWRlbHRhGAMgASgLMhQubmFyYWRwbGFuZS52MS5EZWx0YUgAEisKCHByb2dyZXNzGAQgASgLMhcubmFyYWRwbGFuZS52MS5Qcm9ncmVzc0gAQgcKBWV2ZW50Ik8KCFNuYXBzaG90Eg0KBWZpcnN0GAEgASgIEgwKBGxhc3QYAiABKAgSJgoHY2hhbmdlcxgDIAMoCzIVLm5hcmFkcGxhbmUudjEuQ2hhbmdlIi8KBURlbHRhEiYKB2NoYW5nZXMYASADKAsyFS5uYXJhZHBsYW5lLnYxLkNoYW5nZSIKCghQcm9ncmVzcyJIChRHZXRBc3NpZ25tZW50UmVxdWVzdBIQCgh0b3BpY19pZBgBIAEoBBINCgVpbmRleBgCIAEoDRIPCgdtb3ZlX2lkGAMgASgEIuoBChVHZXRBc3NpZ25tZW50UmVzcG9uc2USEAoIcmV2aXNpb24YASABKAQSLQoKYXNzaWdubWVudBgCIAEoCzIZLm5hcmFkcGxhbmUudjEuQXNzaWdubWVudBIsCgptb3ZlX3N0YXRlGAMgASgOMhgubmFyYWRwbGFuZS52MS5Nb3ZlU3RhdGUSJwoHb3V0Y29tZRgEIAEoCzIWLm5hcmFkcGxhbmUudjEuT3V0Y29tZRIiCgVvd25lchgFIAEoCzITLm5hcmFkcGxhbmUudjEuTm9kZRIVCg11bmtub3duX3RvcGljGAYgASgIIoEBChNHcmFudEhhbmRvZmZSZXF1ZXN0EhAKCHRvcGljX2lkGAEgASgEEg0KBWluZGV4GAIgASgNEg8KB21vdmVfaWQYAyABKAQSDwoHbm9kZV9pZBgEIAEoCRITCgtpbmNhcm5hdGlvbhgFIAEoBBISCgpub25jZV9oYXNoGAYgASgMIkgKFEdyYW50SGFuZG9mZlJlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEEg8KB2hhbmRvZmYYAiABKA0SDQoFZXBvY2gYAyABKAQiaQoUUmV2b2tlSGFuZG9mZlJlcXVlc3QSEAoIdG9waWNfaWQYASABKAQSDQoFaW5kZXgYAiABKA0SDwoHbW92ZV9pZBgDIAEoBBIPCgdoYW5kb2ZmGAQgASgNEg4KBnJlYXNvbhgFIAEoCSKSAQoVUmV2b2tlSGFuZG9mZlJlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEEg8KB3Jldm9rZWQYAiABKAgSJwoHb3V0Y29tZRgDIAEoCzIWLm5hcmFkcGxhbmUudjEuT3V0Y29tZRItCgphc3NpZ25tZW50GAQgASgLMhkubmFyYWRwbGFuZS52MS5Bc3NpZ25tZW50ImcKE0NvbXBsZXRlTW92ZVJlcXVlc3QSEAoIdG9waWNfaWQYASABKAQSDQoFaW5kZXgYAiABKA0SDwoHbW92ZV9pZBgDIAEoBBIPCgdoYW5kb2ZmGAQgASgNEg0KBW5vbmNlGAUgASgMIlEKFENvbXBsZXRlTW92ZVJlc3BvbnNlEhAKCHJldmlzaW9uGAEgASgEEicKB291dGNvbWUYAiABKAsyFi5uYXJhZHBsYW5lLnYxLk91dGNvbWUiowEKGEZvcmNlQ29tcGxldGVNb3ZlUmVxdWVzdBIQCgh0b3BpY19pZBgBIAEoBBINCgVpbmRleBgCIAEoDRIPCgdtb3ZlX2lkGAMgASgEEhoKEnNvdXJjZV9pbmNhcm5hdGlvbhgEIAEoBBISCgpzdGFnZWRfbGVvGAUgASgEEhAKCHJlYWRfaHdtGAYgASgEEhMKC2FjY2VwdF9sb3NzGAcgASgIIlYKGUZvcmNlQ29tcGxldGVNb3ZlUmVzcG9uc2USEAoIcmV2aXNpb24YASABKAQSJwoHb3V0Y29tZRgCIAEoCzIWLm5hcmFkcGxhbmUudjEuT3V0Y29tZSKQAQoTUmVwb3J0T3BlbmVkUmVxdWVzdBIQCgh0b3BpY19pZBgBIAEoBBINCgVpbmRleBgCIAEoDRIPCgdub2RlX2lkGAMgASgJEg0KBWVwb2NoGAQgASgEEg8KB21vdmVfaWQYBSABKAQSJwoFc3RhdHMYBiABKAsyGC5uYXJhZHBsYW5lLnYxLk1vdmVTdGF0cyIoChRSZXBvcnRPcGVuZWRSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBCJbChZSZXBvcnRSZWNsYWltZWRSZXF1ZXN0EhAKCHRvcGljX2lkGAEgASgEEg0KBWluZGV4GAIgASgNEg8KB21vdmVfaWQYAyABKAQSDwoHbm9kZV9pZBgEIAEoCSIrChdSZXBvcnRSZWNsYWltZWRSZXNwb25zZRIQCghyZXZpc2lvbhgBIAEoBCpvCglNb3ZlU3RhdGUSGgoWTU9WRV9TVEFURV9VTlNQRUNJRklFRBAAEhYKEk1PVkVfU1RBVEVfQ1VSUkVOVBABEhQKEE1PVkVfU1RBVEVfRU5ERUQQAhIYChRNT1ZFX1NUQVRFX0ZPUkdPVFRFThADMs8ICgtOb2RlU2VydmljZRJXCgxSZWdpc3Rlck5vZGUSIi5uYXJhZHBsYW5lLnYxLlJlZ2lzdGVyTm9kZVJlcXVlc3QaIy5uYXJhZHBsYW5lLnYxLlJlZ2lzdGVyTm9kZVJlc3BvbnNlEk4KCUhlYXJ0YmVhdBIfLm5hcmFkcGxhbmUudjEuSGVhcnRiZWF0UmVxdWVzdBogLm5hcmFkcGxhbmUudjEuSGVhcnRiZWF0UmVzcG9uc2USYAoPQ2xhaW1QYXJ0aXRpb25zEiUubmFyYWRwbGFuZS52MS5DbGFpbVBhcnRpdGlvbnNSZXF1ZXN0GiYubmFyYWRwbGFuZS52MS5DbGFpbVBhcnRpdGlvbnNSZXNwb25zZRJQCglXYXRjaE5vZGUSHy5uYXJhZHBsYW5lLnYxLldhdGNoTm9kZVJlcXVlc3QaIC5uYXJhZHBsYW5lLnYxLldhdGNoTm9kZVJlc3BvbnNlMAESVgoLV2F0Y2hSb3V0ZXMSIS5uYXJhZHBsYW5lLnYxLldhdGNoUm91dGVzUmVxdWVzdBoiLm5hcmFkcGxhbmUudjEuV2F0Y2hSb3V0ZXNSZXNwb25zZTABEloKDUdldEFzc2lnbm1lbnQSIy5uYXJhZHBsYW5lLnYxLkdldEFzc2lnbm1lbnRSZXF1ZXN0GiQubmFyYWRwbGFuZS52MS5HZXRBc3NpZ25tZW50UmVzcG9uc2USVwoMR3JhbnRIYW5kb2ZmEiIubmFyYWRwbGFuZS52MS5HcmFudEhhbmRvZmZSZXF1ZXN0GiMubmFyYWRwbGFuZS52MS5HcmFudEhhbmRvZmZSZXNwb25zZRJaCg1SZXZva2VIYW5kb2ZmEiMubmFyYWRwbGFuZS52MS5SZXZva2VIYW5kb2ZmUmVxdWVzdBokLm5hcmFkcGxhbmUudjEuUmV2b2tlSGFuZG9mZlJlc3BvbnNlElcKDENvbXBsZXRlTW92ZRIiLm5hcmFkcGxhbmUudjEuQ29tcGxldGVNb3ZlUmVxdWVzdBojLm5hcmFkcGxhbmUudjEuQ29tcGxldGVNb3ZlUmVzcG9uc2USZgoRRm9yY2VDb21wbGV0ZU1vdmUSJy5uYXJhZHBsYW5lLnYxLkZvcmNlQ29tcGxldGVNb3ZlUmVxdWVzdBooLm5hcmFkcGxhbmUudjEuRm9yY2VDb21wbGV0ZU1vdmVSZXNwb25zZRJXCgxSZXBvcnRPcGVuZWQSIi5uYXJhZHBsYW5lLnYxLlJlcG9ydE9wZW5lZFJlcXVlc3QaIy5uYXJhZHBsYW5lLnYxLlJlcG9ydE9wZW5lZFJlc3BvbnNlEmAKD1JlcG9ydFJlY2xhaW1lZBIlLm5hcmFkcGxhbmUudjEuUmVwb3J0UmVjbGFpbWVkUmVxdWVzdBomLm5hcmFkcGxhbmUudjEuUmVwb3J0UmVjbGFpbWVkUmVzcG9uc2VCQFo+Z2l0aHViLmNvbS9uYXJhZGN0bC9uYXJhZGN0bC1wbGFuZS9wcm90by9uYXJhZHBsYW5lL3YxO3BsYW5ldjFiBnByb3RvMw", [file_google_protobuf_duration, file_naradplane_v1_types]);
 
 /**
  * RegisterNodeRequest begins a node session.
@@ -71,6 +71,14 @@ export type RegisterNodeRequest = Message<"naradplane.v1.RegisterNodeRequest"> &
    * @generated from field: uint32 capacity_weight = 8;
    */
   capacityWeight: number;
+
+  /**
+   * The cluster that the node's data directory belongs to; empty for a fresh one. Another cluster's is refused,
+   * unless this one was restored from a backup of it.
+   *
+   * @generated from field: string cluster_id = 9;
+   */
+  clusterId: string;
 };
 
 /**
@@ -100,6 +108,13 @@ export type RegisterNodeResponse = Message<"naradplane.v1.RegisterNodeResponse">
    * @generated from field: naradplane.v1.Node node = 3;
    */
   node?: Node | undefined;
+
+  /**
+   * The clusters that this one was restored from, oldest first.
+   *
+   * @generated from field: repeated string predecessors = 4;
+   */
+  predecessors: string[];
 };
 
 /**
@@ -108,6 +123,139 @@ export type RegisterNodeResponse = Message<"naradplane.v1.RegisterNodeResponse">
  */
 export const RegisterNodeResponseSchema: GenMessage<RegisterNodeResponse> = /*@__PURE__*/
   messageDesc(file_naradplane_v1_node_service, 1);
+
+/**
+ * CopyClaim is a copy on a node's disk.
+ *
+ * @generated from message naradplane.v1.CopyClaim
+ */
+export type CopyClaim = Message<"naradplane.v1.CopyClaim"> & {
+  /**
+   * @generated from field: naradplane.v1.Partition partition = 1;
+   */
+  partition?: Partition | undefined;
+
+  /**
+   * Names the copy: the move that brought it, or the topic's id.
+   *
+   * @generated from field: uint64 identity = 2;
+   */
+  identity: bigint;
+
+  /**
+   * In its real place, with its flip confirmed; otherwise it lies aside.
+   *
+   * @generated from field: bool active = 3;
+   */
+  active: boolean;
+
+  /**
+   * It came by a forced promotion.
+   *
+   * @generated from field: bool forced = 4;
+   */
+  forced: boolean;
+
+  /**
+   * Moves that may have taken it over, oldest first.
+   *
+   * @generated from field: repeated naradplane.v1.OutboundMove markers = 5;
+   */
+  markers: OutboundMove[];
+};
+
+/**
+ * Describes the message naradplane.v1.CopyClaim.
+ * Use `create(CopyClaimSchema)` to create a new message.
+ */
+export const CopyClaimSchema: GenMessage<CopyClaim> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_node_service, 2);
+
+/**
+ * OutboundMove is a move of which a copy has an outbound marker.
+ *
+ * @generated from message naradplane.v1.OutboundMove
+ */
+export type OutboundMove = Message<"naradplane.v1.OutboundMove"> & {
+  /**
+   * @generated from field: uint64 move_id = 1;
+   */
+  moveId: bigint;
+
+  /**
+   * @generated from field: string destination = 2;
+   */
+  destination: string;
+};
+
+/**
+ * Describes the message naradplane.v1.OutboundMove.
+ * Use `create(OutboundMoveSchema)` to create a new message.
+ */
+export const OutboundMoveSchema: GenMessage<OutboundMove> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_node_service, 3);
+
+/**
+ * ClaimPartitionsRequest comes from a node that has just registered, in parts of at most 1000 claims.
+ *
+ * @generated from message naradplane.v1.ClaimPartitionsRequest
+ */
+export type ClaimPartitionsRequest = Message<"naradplane.v1.ClaimPartitionsRequest"> & {
+  /**
+   * @generated from field: string node_id = 1;
+   */
+  nodeId: string;
+
+  /**
+   * @generated from field: uint64 incarnation = 2;
+   */
+  incarnation: bigint;
+
+  /**
+   * @generated from field: repeated naradplane.v1.CopyClaim claims = 3;
+   */
+  claims: CopyClaim[];
+
+  /**
+   * Topics of the claimed copies, as the node knows them.
+   *
+   * @generated from field: repeated naradplane.v1.Topic topics = 4;
+   */
+  topics: Topic[];
+
+  /**
+   * Nothing more is claimed.
+   *
+   * @generated from field: bool last = 5;
+   */
+  last: boolean;
+};
+
+/**
+ * Describes the message naradplane.v1.ClaimPartitionsRequest.
+ * Use `create(ClaimPartitionsRequestSchema)` to create a new message.
+ */
+export const ClaimPartitionsRequestSchema: GenMessage<ClaimPartitionsRequest> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_node_service, 4);
+
+/**
+ * ClaimPartitionsResponse answers ClaimPartitions.
+ *
+ * @generated from message naradplane.v1.ClaimPartitionsResponse
+ */
+export type ClaimPartitionsResponse = Message<"naradplane.v1.ClaimPartitionsResponse"> & {
+  /**
+   * @generated from field: uint64 revision = 1;
+   */
+  revision: bigint;
+};
+
+/**
+ * Describes the message naradplane.v1.ClaimPartitionsResponse.
+ * Use `create(ClaimPartitionsResponseSchema)` to create a new message.
+ */
+export const ClaimPartitionsResponseSchema: GenMessage<ClaimPartitionsResponse> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_node_service, 5);
 
 /**
  * PartitionSize is what a partition occupies on its owner's disk.
@@ -131,7 +279,7 @@ export type PartitionSize = Message<"naradplane.v1.PartitionSize"> & {
  * Use `create(PartitionSizeSchema)` to create a new message.
  */
 export const PartitionSizeSchema: GenMessage<PartitionSize> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 2);
+  messageDesc(file_naradplane_v1_node_service, 6);
 
 /**
  * HeartbeatRequest renews the lease and reports soft state.
@@ -228,7 +376,7 @@ export type HeartbeatRequest = Message<"naradplane.v1.HeartbeatRequest"> & {
  * Use `create(HeartbeatRequestSchema)` to create a new message.
  */
 export const HeartbeatRequestSchema: GenMessage<HeartbeatRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 3);
+  messageDesc(file_naradplane_v1_node_service, 7);
 
 /**
  * HeartbeatResponse grants a lease. It counts from when the request was sent.
@@ -254,6 +402,13 @@ export type HeartbeatResponse = Message<"naradplane.v1.HeartbeatResponse"> & {
    * @generated from field: bool want_sizes = 3;
    */
   wantSizes: boolean;
+
+  /**
+   * What operators ask of moves towards this node.
+   *
+   * @generated from field: repeated naradplane.v1.MoveOrder orders = 4;
+   */
+  orders: MoveOrder[];
 };
 
 /**
@@ -261,7 +416,45 @@ export type HeartbeatResponse = Message<"naradplane.v1.HeartbeatResponse"> & {
  * Use `create(HeartbeatResponseSchema)` to create a new message.
  */
 export const HeartbeatResponseSchema: GenMessage<HeartbeatResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 4);
+  messageDesc(file_naradplane_v1_node_service, 8);
+
+/**
+ * MoveOrder is an operator's word to the destination of a move.
+ *
+ * @generated from message naradplane.v1.MoveOrder
+ */
+export type MoveOrder = Message<"naradplane.v1.MoveOrder"> & {
+  /**
+   * @generated from field: naradplane.v1.Partition partition = 1;
+   */
+  partition?: Partition | undefined;
+
+  /**
+   * @generated from field: uint64 move_id = 2;
+   */
+  moveId: bigint;
+
+  /**
+   * Promote the copy now, the source being dead; otherwise the back-off ends.
+   *
+   * @generated from field: bool promote = 3;
+   */
+  promote: boolean;
+
+  /**
+   * Promote an incomplete copy, too.
+   *
+   * @generated from field: bool accept_loss = 4;
+   */
+  acceptLoss: boolean;
+};
+
+/**
+ * Describes the message naradplane.v1.MoveOrder.
+ * Use `create(MoveOrderSchema)` to create a new message.
+ */
+export const MoveOrderSchema: GenMessage<MoveOrder> = /*@__PURE__*/
+  messageDesc(file_naradplane_v1_node_service, 9);
 
 /**
  * WatchNodeRequest opens a stream.
@@ -287,7 +480,7 @@ export type WatchNodeRequest = Message<"naradplane.v1.WatchNodeRequest"> & {
  * Use `create(WatchNodeRequestSchema)` to create a new message.
  */
 export const WatchNodeRequestSchema: GenMessage<WatchNodeRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 5);
+  messageDesc(file_naradplane_v1_node_service, 10);
 
 /**
  * WatchNodeResponse is one event.
@@ -339,7 +532,7 @@ export type WatchNodeResponse = Message<"naradplane.v1.WatchNodeResponse"> & {
  * Use `create(WatchNodeResponseSchema)` to create a new message.
  */
 export const WatchNodeResponseSchema: GenMessage<WatchNodeResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 6);
+  messageDesc(file_naradplane_v1_node_service, 11);
 
 /**
  * WatchRoutesRequest opens a stream.
@@ -367,7 +560,7 @@ export type WatchRoutesRequest = Message<"naradplane.v1.WatchRoutesRequest"> & {
  * Use `create(WatchRoutesRequestSchema)` to create a new message.
  */
 export const WatchRoutesRequestSchema: GenMessage<WatchRoutesRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 7);
+  messageDesc(file_naradplane_v1_node_service, 12);
 
 /**
  * WatchRoutesResponse is one event.
@@ -419,7 +612,7 @@ export type WatchRoutesResponse = Message<"naradplane.v1.WatchRoutesResponse"> &
  * Use `create(WatchRoutesResponseSchema)` to create a new message.
  */
 export const WatchRoutesResponseSchema: GenMessage<WatchRoutesResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 8);
+  messageDesc(file_naradplane_v1_node_service, 13);
 
 /**
  * Snapshot is a part of the state at one revision. The first part replaces what the watcher has.
@@ -448,7 +641,7 @@ export type Snapshot = Message<"naradplane.v1.Snapshot"> & {
  * Use `create(SnapshotSchema)` to create a new message.
  */
 export const SnapshotSchema: GenMessage<Snapshot> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 9);
+  messageDesc(file_naradplane_v1_node_service, 14);
 
 /**
  * Delta is all changes of one revision.
@@ -467,7 +660,7 @@ export type Delta = Message<"naradplane.v1.Delta"> & {
  * Use `create(DeltaSchema)` to create a new message.
  */
 export const DeltaSchema: GenMessage<Delta> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 10);
+  messageDesc(file_naradplane_v1_node_service, 15);
 
 /**
  * Progress says how far the stream is.
@@ -482,7 +675,7 @@ export type Progress = Message<"naradplane.v1.Progress"> & {
  * Use `create(ProgressSchema)` to create a new message.
  */
 export const ProgressSchema: GenMessage<Progress> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 11);
+  messageDesc(file_naradplane_v1_node_service, 16);
 
 /**
  * GetAssignmentRequest names a partition and, optionally, a move of it.
@@ -513,7 +706,7 @@ export type GetAssignmentRequest = Message<"naradplane.v1.GetAssignmentRequest">
  * Use `create(GetAssignmentRequestSchema)` to create a new message.
  */
 export const GetAssignmentRequestSchema: GenMessage<GetAssignmentRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 12);
+  messageDesc(file_naradplane_v1_node_service, 17);
 
 /**
  * GetAssignmentResponse is linearizable.
@@ -551,6 +744,13 @@ export type GetAssignmentResponse = Message<"naradplane.v1.GetAssignmentResponse
    * @generated from field: naradplane.v1.Node owner = 5;
    */
   owner?: Node | undefined;
+
+  /**
+   * The cluster was restored from a backup that may be older than the topic: that it is not known says nothing.
+   *
+   * @generated from field: bool unknown_topic = 6;
+   */
+  unknownTopic: boolean;
 };
 
 /**
@@ -558,7 +758,7 @@ export type GetAssignmentResponse = Message<"naradplane.v1.GetAssignmentResponse
  * Use `create(GetAssignmentResponseSchema)` to create a new message.
  */
 export const GetAssignmentResponseSchema: GenMessage<GetAssignmentResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 13);
+  messageDesc(file_naradplane_v1_node_service, 18);
 
 /**
  * GrantHandoffRequest comes from the source.
@@ -604,7 +804,7 @@ export type GrantHandoffRequest = Message<"naradplane.v1.GrantHandoffRequest"> &
  * Use `create(GrantHandoffRequestSchema)` to create a new message.
  */
 export const GrantHandoffRequestSchema: GenMessage<GrantHandoffRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 14);
+  messageDesc(file_naradplane_v1_node_service, 19);
 
 /**
  * GrantHandoffResponse answers GrantHandoff.
@@ -633,7 +833,7 @@ export type GrantHandoffResponse = Message<"naradplane.v1.GrantHandoffResponse">
  * Use `create(GrantHandoffResponseSchema)` to create a new message.
  */
 export const GrantHandoffResponseSchema: GenMessage<GrantHandoffResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 15);
+  messageDesc(file_naradplane_v1_node_service, 20);
 
 /**
  * RevokeHandoffRequest comes from the source or the destination.
@@ -674,7 +874,7 @@ export type RevokeHandoffRequest = Message<"naradplane.v1.RevokeHandoffRequest">
  * Use `create(RevokeHandoffRequestSchema)` to create a new message.
  */
 export const RevokeHandoffRequestSchema: GenMessage<RevokeHandoffRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 16);
+  messageDesc(file_naradplane_v1_node_service, 21);
 
 /**
  * RevokeHandoffResponse is definite: from now on no flip of that handoff can happen that has not
@@ -715,7 +915,7 @@ export type RevokeHandoffResponse = Message<"naradplane.v1.RevokeHandoffResponse
  * Use `create(RevokeHandoffResponseSchema)` to create a new message.
  */
 export const RevokeHandoffResponseSchema: GenMessage<RevokeHandoffResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 17);
+  messageDesc(file_naradplane_v1_node_service, 22);
 
 /**
  * CompleteMoveRequest comes from the destination.
@@ -756,7 +956,7 @@ export type CompleteMoveRequest = Message<"naradplane.v1.CompleteMoveRequest"> &
  * Use `create(CompleteMoveRequestSchema)` to create a new message.
  */
 export const CompleteMoveRequestSchema: GenMessage<CompleteMoveRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 18);
+  messageDesc(file_naradplane_v1_node_service, 23);
 
 /**
  * CompleteMoveResponse answers CompleteMove.
@@ -780,7 +980,7 @@ export type CompleteMoveResponse = Message<"naradplane.v1.CompleteMoveResponse">
  * Use `create(CompleteMoveResponseSchema)` to create a new message.
  */
 export const CompleteMoveResponseSchema: GenMessage<CompleteMoveResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 19);
+  messageDesc(file_naradplane_v1_node_service, 24);
 
 /**
  * ForceCompleteMoveRequest comes from the destination of a move whose source is dead.
@@ -837,7 +1037,7 @@ export type ForceCompleteMoveRequest = Message<"naradplane.v1.ForceCompleteMoveR
  * Use `create(ForceCompleteMoveRequestSchema)` to create a new message.
  */
 export const ForceCompleteMoveRequestSchema: GenMessage<ForceCompleteMoveRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 20);
+  messageDesc(file_naradplane_v1_node_service, 25);
 
 /**
  * ForceCompleteMoveResponse answers ForceCompleteMove.
@@ -861,7 +1061,7 @@ export type ForceCompleteMoveResponse = Message<"naradplane.v1.ForceCompleteMove
  * Use `create(ForceCompleteMoveResponseSchema)` to create a new message.
  */
 export const ForceCompleteMoveResponseSchema: GenMessage<ForceCompleteMoveResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 21);
+  messageDesc(file_naradplane_v1_node_service, 26);
 
 /**
  * ReportOpenedRequest comes from the owner.
@@ -911,7 +1111,7 @@ export type ReportOpenedRequest = Message<"naradplane.v1.ReportOpenedRequest"> &
  * Use `create(ReportOpenedRequestSchema)` to create a new message.
  */
 export const ReportOpenedRequestSchema: GenMessage<ReportOpenedRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 22);
+  messageDesc(file_naradplane_v1_node_service, 27);
 
 /**
  * ReportOpenedResponse answers ReportOpened.
@@ -930,7 +1130,7 @@ export type ReportOpenedResponse = Message<"naradplane.v1.ReportOpenedResponse">
  * Use `create(ReportOpenedResponseSchema)` to create a new message.
  */
 export const ReportOpenedResponseSchema: GenMessage<ReportOpenedResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 23);
+  messageDesc(file_naradplane_v1_node_service, 28);
 
 /**
  * ReportReclaimedRequest comes from the source.
@@ -964,7 +1164,7 @@ export type ReportReclaimedRequest = Message<"naradplane.v1.ReportReclaimedReque
  * Use `create(ReportReclaimedRequestSchema)` to create a new message.
  */
 export const ReportReclaimedRequestSchema: GenMessage<ReportReclaimedRequest> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 24);
+  messageDesc(file_naradplane_v1_node_service, 29);
 
 /**
  * ReportReclaimedResponse answers ReportReclaimed.
@@ -983,7 +1183,7 @@ export type ReportReclaimedResponse = Message<"naradplane.v1.ReportReclaimedResp
  * Use `create(ReportReclaimedResponseSchema)` to create a new message.
  */
 export const ReportReclaimedResponseSchema: GenMessage<ReportReclaimedResponse> = /*@__PURE__*/
-  messageDesc(file_naradplane_v1_node_service, 25);
+  messageDesc(file_naradplane_v1_node_service, 30);
 
 /**
  * MoveState is what a linearizable read says of one move.
@@ -1055,6 +1255,17 @@ export const NodeService: GenService<{
     methodKind: "unary";
     input: typeof HeartbeatRequestSchema;
     output: typeof HeartbeatResponseSchema;
+  },
+  /**
+   * ClaimPartitions says which copies a node holds. A controller group that was restored from a backup asks for it
+   * at the registration, and settles by it who owns what.
+   *
+   * @generated from rpc naradplane.v1.NodeService.ClaimPartitions
+   */
+  claimPartitions: {
+    methodKind: "unary";
+    input: typeof ClaimPartitionsRequestSchema;
+    output: typeof ClaimPartitionsResponseSchema;
   },
   /**
    * WatchNode streams what an agent must act on: node addresses, topics, settings, the assignments
