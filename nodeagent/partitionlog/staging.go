@@ -47,6 +47,10 @@ type stagedFile struct {
 	// written.
 	synced   bool
 	compared int64
+	// doubtful says that the file could not be measured after a failure, and that what is known of it does not hold.
+	// Before anything else it is cut to redo and measured.
+	doubtful bool
+	redo     int64
 }
 
 // Stage implements store.PartitionStore.
@@ -144,9 +148,17 @@ func (st *staging) load(ctx context.Context, name string, size int64) (*stagedFi
 	return f, nil
 }
 
+// usable says why the staging can't be worked on. A file in doubt is measured first.
 func (st *staging) usable() error {
 	if st.closed || st.installed {
 		return cluster.Errorf(cluster.ReasonBug, "partition %s: the staging of move %d is closed", st.sl.p, st.move)
+	}
+	for _, f := range st.sorted() {
+		if f.doubtful {
+			if err := st.reload(f, f.redo); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -155,6 +167,10 @@ func (st *staging) usable() error {
 func (st *staging) Files() []store.File {
 	out := make([]store.File, 0, len(st.files))
 	for _, f := range st.sorted() {
+		if f.doubtful {
+			out = append(out, store.File{Name: f.name, BaseOffset: f.chk.base})
+			continue
+		}
 		out = append(out, store.File{
 			Name: f.name, Size: cluster.Bytes(f.size), BaseOffset: f.chk.base,
 			Blocks: f.hash.blocks(), LastRecordTime: f.chk.last,
@@ -241,13 +257,12 @@ func (st *staging) reject(f *stagedFile, data []byte) error {
 // reload cuts a file to a length and measures it from disk.
 func (st *staging) reload(f *stagedFile, size int64) error {
 	if f.file != nil {
-		err := f.file.Close()
+		// Nothing that was written counts before it is measured, so a failing close says nothing more.
+		_ = f.file.Close()
 		f.file = nil
-		if err != nil {
-			return fmt.Errorf("stage file %s: %w", f.name, err)
-		}
 	}
 	compared := f.compared
+	f.doubtful, f.redo = true, size
 	n, err := st.load(context.Background(), f.name, size)
 	if err != nil {
 		return fmt.Errorf("stage file %s: %w", f.name, err)
