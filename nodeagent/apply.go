@@ -50,6 +50,7 @@ func (a *Agent) applyNode(reset bool, rev cluster.Revision, changes []cluster.Ch
 	}
 	for _, p := range gone {
 		a.mover.ObserveRemoved(p)
+		a.source.ObserveRemoved(p)
 	}
 	if touched.All || len(touched.Topics) > 0 {
 		a.rec.touchAll()
@@ -60,11 +61,16 @@ func (a *Agent) applyNode(reset bool, rev cluster.Revision, changes []cluster.Ch
 	}
 }
 
-// absentMoves lists the partitions that the destination side works on and a snapshot does not have. Called
-// with the view's lock held.
+// absentMoves lists the partitions that a side of a move works on and a snapshot does not have. Called with the
+// view's lock held.
 func (a *Agent) absentMoves() []cluster.PartitionID {
 	var out []cluster.PartitionID
 	for _, m := range a.mover.Progress() {
+		if _, ok := a.mu.view.Assignments[m.Partition]; !ok {
+			out = append(out, m.Partition)
+		}
+	}
+	for _, m := range a.source.Marked() {
 		if _, ok := a.mu.view.Assignments[m.Partition]; !ok {
 			out = append(out, m.Partition)
 		}
@@ -114,16 +120,16 @@ func (a *Agent) configure(p cluster.PartitionID) {
 }
 
 // situation describes a partition as the view has it now.
-func (a *Agent) situation(p cluster.PartitionID) situation {
+func (a *Agent) situation(p cluster.PartitionID) Situation {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := situation{self: a.cfg.NodeID, partition: p, synced: a.mu.synced && a.mu.resumed}
+	s := Situation{Self: a.cfg.NodeID, Partition: p, Synced: a.mu.synced && a.mu.resumed}
 	if as, ok := a.mu.view.Assignments[p]; ok {
-		s.assignment = &as
+		s.Assignment = &as
 	}
-	_, s.topic = a.mu.view.Topics[p.Topic]
-	s.arrived = a.mu.view.Arrived(p, a.cfg.NodeID)
-	s.cancelled = a.mu.view.Cancelled(p, a.cfg.NodeID)
+	_, s.Topic = a.mu.view.Topics[p.Topic]
+	s.Arrived = a.mu.view.Arrived(p, a.cfg.NodeID)
+	s.Cancelled = a.mu.view.Cancelled(p, a.cfg.NodeID)
 	return s
 }
 

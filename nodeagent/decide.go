@@ -9,150 +9,150 @@ import (
 	"github.com/naradctl/naradctl-plane/transfer/store"
 )
 
-// situation is everything that a decision about one partition looks at.
-type situation struct {
-	self      cluster.NodeID
-	partition cluster.PartitionID
-	// synced says that the view came from the control plane in this process, not from the cache.
-	synced bool
-	// assignment is nil when the view has none.
-	assignment *cluster.Assignment
-	// topic says that the view has the partition's topic.
-	topic bool
-	// arrived says that the view has an outcome by which this node became the owner.
-	arrived bool
-	// cancelled are moves away that the view has as cancelled, and that have no marker here.
-	cancelled []cluster.MoveID
-	// marked are the identities of copies with an outbound marker: the source side owns them.
-	marked []store.Identity
-	// busy says that the destination side owns the active place.
-	busy bool
-	// openEpoch is the epoch at which the active copy was opened last in this process; zero when never.
+// Situation is everything that a decision about one partition looks at.
+type Situation struct {
+	Self      cluster.NodeID
+	Partition cluster.PartitionID
+	// Synced says that the view came from the control plane in this process, not from the cache.
+	Synced bool
+	// Assignment is nil when the view has none.
+	Assignment *cluster.Assignment
+	// Topic says that the view has the partition's topic.
+	Topic bool
+	// Arrived says that the view has an outcome by which this node became the owner.
+	Arrived bool
+	// Cancelled are moves away that the view has as cancelled, and that have no marker here.
+	Cancelled []cluster.MoveID
+	// Marked are the identities of copies with an outbound marker: the source side owns them.
+	Marked []store.Identity
+	// Busy says that the destination side owns the active place.
+	Busy bool
+	// OpenEpoch is the epoch at which the active copy was opened last in this process; zero when never.
 	// A view whose assignment has a lower one is behind.
-	openEpoch cluster.Epoch
-	// copies are the partition's directories.
-	copies []store.Copy
+	OpenEpoch cluster.Epoch
+	// Copies are the partition's directories.
+	Copies []store.Copy
 }
 
-// actionKind says what to do.
-type actionKind uint8
+// ActionKind says what to do.
+type ActionKind uint8
 
 const (
-	// actCreate makes an initial, empty copy.
-	actCreate actionKind = iota + 1
-	// actOpen serves the active copy at an epoch, or re-stamps an open one.
-	actOpen
-	// actReport tells the cluster that the partition is open.
-	actReport
-	// actClose stops serving and keeps the data.
-	actClose
-	// actRetire asks (linearizable) whether the topic is gone, and then sets the copy aside.
-	actRetire
-	// actRemove asks whether a copy that lies aside may go, and removes it after the grace.
-	actRemove
-	// actStaging asks whether staging that no move claims may go.
-	actStaging
-	// actUnbegun reports that nothing is left of a cancelled move: it never began here.
-	actUnbegun
-	// actProblem reports what nobody here can resolve.
-	actProblem
+	// ActCreate makes an initial, empty copy.
+	ActCreate ActionKind = iota + 1
+	// ActOpen serves the active copy at an epoch, or re-stamps an open one.
+	ActOpen
+	// ActReport tells the cluster that the partition is open.
+	ActReport
+	// ActClose stops serving and keeps the data.
+	ActClose
+	// ActRetire asks (linearizable) whether the topic is gone, and then sets the copy aside.
+	ActRetire
+	// ActRemove asks whether a copy that lies aside may go, and removes it after the grace.
+	ActRemove
+	// ActStaging asks whether staging that no move claims may go.
+	ActStaging
+	// ActUnbegun reports that nothing is left of a cancelled move: it never began here.
+	ActUnbegun
+	// ActProblem reports what nobody here can resolve.
+	ActProblem
 )
 
-func (k actionKind) String() string {
+func (k ActionKind) String() string {
 	return [...]string{"none", "create", "open", "report", "close", "retire", "remove", "staging", "unbegun", "problem"}[k]
 }
 
-// action is one thing to do about a partition. They are idempotent.
-type action struct {
-	kind     actionKind
-	epoch    cluster.Epoch
-	identity store.Identity
-	place    store.Place
-	move     cluster.MoveID
-	problem  string
+// Action is one thing to do about a partition. They are idempotent.
+type Action struct {
+	Kind     ActionKind
+	Epoch    cluster.Epoch
+	Identity store.Identity
+	Place    store.Place
+	Move     cluster.MoveID
+	Problem  string
 }
 
-func (a action) String() string {
-	s := a.kind.String()
-	switch a.kind {
-	case actOpen, actReport:
-		s += fmt.Sprintf(" epoch=%d", a.epoch)
-	case actCreate, actRetire, actStaging:
-		s += fmt.Sprintf(" identity=%d", a.identity)
-	case actRemove:
-		s += fmt.Sprintf(" %s identity=%d", a.place, a.identity)
-	case actUnbegun:
-		s += fmt.Sprintf(" move=%d", a.move)
-	case actProblem:
-		s += ": " + a.problem
+func (a Action) String() string {
+	s := a.Kind.String()
+	switch a.Kind {
+	case ActOpen, ActReport:
+		s += fmt.Sprintf(" epoch=%d", a.Epoch)
+	case ActCreate, ActRetire, ActStaging:
+		s += fmt.Sprintf(" identity=%d", a.Identity)
+	case ActRemove:
+		s += fmt.Sprintf(" %s identity=%d", a.Place, a.Identity)
+	case ActUnbegun:
+		s += fmt.Sprintf(" move=%d", a.Move)
+	case ActProblem:
+		s += ": " + a.Problem
 	}
 	return s
 }
 
-// decide says what this agent does about a partition that is in a situation. Pure. What belongs to a move
+// Decide says what this agent does about a partition that is in a situation. Pure. What belongs to a move
 // is left to the move's two sides: a marked copy to the source, a busy partition to the destination.
-func decide(s situation) []action {
+func Decide(s Situation) []Action {
 	var active *store.Copy
-	var aside []action
-	for i := range s.copies {
-		c := &s.copies[i]
+	var aside []Action
+	for i := range s.Copies {
+		c := &s.Copies[i]
 		switch c.Place {
 		case store.Active:
 			active = c
 		case store.Staged:
-			if !s.busy && s.synced {
-				aside = append(aside, action{kind: actStaging, identity: c.Identity})
+			if !s.Busy && s.Synced {
+				aside = append(aside, Action{Kind: ActStaging, Identity: c.Identity})
 			}
 		case store.Quarantined:
-			if !slices.Contains(s.marked, c.Identity) && s.synced {
-				aside = append(aside, action{kind: actRemove, place: store.Quarantined, identity: c.Identity})
+			if !slices.Contains(s.Marked, c.Identity) && s.Synced {
+				aside = append(aside, Action{Kind: ActRemove, Place: store.Quarantined, Identity: c.Identity})
 			}
 		}
 	}
-	if s.synced {
-		for _, m := range s.cancelled {
-			aside = append(aside, action{kind: actUnbegun, move: m})
+	if s.Synced {
+		for _, m := range s.Cancelled {
+			aside = append(aside, Action{Kind: ActUnbegun, Move: m})
 		}
 	}
 	// Serving comes first: what lies aside, and can't be removed, must not be in its way.
 	switch {
-	case s.busy || (s.assignment != nil && s.assignment.Epoch < s.openEpoch):
+	case s.Busy || (s.Assignment != nil && s.Assignment.Epoch < s.OpenEpoch):
 		return aside
-	case s.assignment != nil && s.assignment.Owner == s.self:
+	case s.Assignment != nil && s.Assignment.Owner == s.Self:
 		return append(decideOwned(s, active), aside...)
 	}
 	return append(decideForeign(s, active), aside...)
 }
 
-// decideOwned is decide for a partition that the view says is this node's.
-func decideOwned(s situation, active *store.Copy) []action {
-	a := s.assignment
+// decideOwned is Decide for a partition that the view says is this node's.
+func decideOwned(s Situation, active *store.Copy) []Action {
+	a := s.Assignment
 	if active == nil {
 		switch {
-		case !s.synced:
+		case !s.Synced:
 			return nil
-		case a.Opened || s.arrived || len(s.marked) > 0:
+		case a.Opened || s.Arrived || len(s.Marked) > 0:
 			// Invariant I9: an empty log in place of a lost copy would hide the loss.
-			return []action{{kind: actProblem, problem: "this node owns the partition and has no copy of it: restore the data directory, or delete the topic"}}
+			return []Action{{Kind: ActProblem, Problem: "this node owns the partition and has no copy of it: restore the data directory, or delete the topic"}}
 		}
-		return []action{
-			{kind: actCreate, identity: store.Identity(s.partition.Topic)},
-			{kind: actOpen, epoch: a.OwnerEpoch},
-			{kind: actReport, epoch: a.OwnerEpoch},
+		return []Action{
+			{Kind: ActCreate, Identity: store.Identity(s.Partition.Topic)},
+			{Kind: ActOpen, Epoch: a.OwnerEpoch},
+			{Kind: ActReport, Epoch: a.OwnerEpoch},
 		}
 	}
-	if slices.Contains(s.marked, active.Identity) {
+	if slices.Contains(s.Marked, active.Identity) {
 		return decideMarked(s, active)
 	}
 	if active.Pending != nil {
-		return []action{{kind: actProblem, problem: fmt.Sprintf("the copy of move %d waits for its flip and no move claims it", active.Pending.MoveID)}}
+		return []Action{{Kind: ActProblem, Problem: fmt.Sprintf("the copy of move %d waits for its flip and no move claims it", active.Pending.MoveID)}}
 	}
-	var out []action
-	if !active.Open || a.OwnerEpoch != s.openEpoch {
-		out = append(out, action{kind: actOpen, epoch: a.OwnerEpoch})
+	var out []Action
+	if !active.Open || a.OwnerEpoch != s.OpenEpoch {
+		out = append(out, Action{Kind: ActOpen, Epoch: a.OwnerEpoch})
 	}
-	if !a.Opened && s.synced {
-		out = append(out, action{kind: actReport, epoch: a.OwnerEpoch})
+	if !a.Opened && s.Synced {
+		out = append(out, Action{Kind: ActReport, Epoch: a.OwnerEpoch})
 	}
 	return out
 }
@@ -160,41 +160,41 @@ func decideOwned(s situation, active *store.Copy) []action {
 // decideMarked is decideOwned for a copy with an outbound marker. Invariant I7: the source side alone knows
 // when it may accept writes. It is asked to open one that it could not open when it fenced, and refuses
 // for as long as it must.
-func decideMarked(s situation, active *store.Copy) []action {
+func decideMarked(s Situation, active *store.Copy) []Action {
 	switch {
-	case !s.synced:
+	case !s.Synced:
 		return nil
 	case !active.Open:
-		return []action{{kind: actOpen, epoch: s.assignment.OwnerEpoch}}
-	case !s.assignment.Opened:
-		return []action{{kind: actReport, epoch: s.assignment.OwnerEpoch}}
+		return []Action{{Kind: ActOpen, Epoch: s.Assignment.OwnerEpoch}}
+	case !s.Assignment.Opened:
+		return []Action{{Kind: ActReport, Epoch: s.Assignment.OwnerEpoch}}
 	}
 	return nil
 }
 
-// decideForeign is decide for a partition that the view does not say is this node's.
-func decideForeign(s situation, active *store.Copy) []action {
-	if active == nil || !s.synced {
+// decideForeign is Decide for a partition that the view does not say is this node's.
+func decideForeign(s Situation, active *store.Copy) []Action {
+	if active == nil || !s.Synced {
 		return nil
 	}
-	if !s.topic {
-		return []action{{kind: actRetire, identity: active.Identity}}
+	if !s.Topic {
+		return []Action{{Kind: ActRetire, Identity: active.Identity}}
 	}
 	switch {
-	case slices.Contains(s.marked, active.Identity):
+	case slices.Contains(s.Marked, active.Identity):
 		return nil
 	case active.Pending != nil:
-		return []action{{kind: actProblem, problem: fmt.Sprintf("the copy of move %d waits for its flip and no move claims it", active.Pending.MoveID)}}
+		return []Action{{Kind: ActProblem, Problem: fmt.Sprintf("the copy of move %d waits for its flip and no move claims it", active.Pending.MoveID)}}
 	case active.Open:
-		return []action{{kind: actClose, identity: active.Identity}}
+		return []Action{{Kind: ActClose, Identity: active.Identity}}
 	}
-	return []action{{kind: actProblem, problem: "a copy of a partition that another node owns, and no record of how that came about; " +
+	return []Action{{Kind: ActProblem, Problem: "a copy of a partition that another node owns, and no record of how that came about; " +
 		"it is kept: when the owner serves the whole partition, remove the copy's directory while this agent is stopped"}}
 }
 
-// mayDropStaging says whether the staging of a move that no one here works on may go, after a
+// MayDropStaging says whether the staging of a move that no one here works on may go, after a
 // linearizable read of that move; why not, otherwise.
-func mayDropStaging(v transfer.MoveView) (ok bool, why string) {
+func MayDropStaging(v transfer.MoveView) (ok bool, why string) {
 	switch {
 	case v.Assignment == nil:
 		return true, ""
@@ -209,8 +209,8 @@ func mayDropStaging(v transfer.MoveView) (ok bool, why string) {
 	return true, ""
 }
 
-// mayRemove says the same of a copy that was set aside because its topic was deleted.
-func mayRemove(v transfer.MoveView) (ok bool, why string) {
+// MayRemove says the same of a copy that was set aside because its topic was deleted.
+func MayRemove(v transfer.MoveView) (ok bool, why string) {
 	if v.Assignment != nil {
 		return false, fmt.Sprintf("its topic exists, owner is %s, and there is no record of how this copy came to lie aside; "+
 			"when the owner serves the whole partition, remove the copy's directory while this agent is stopped", v.Assignment.Owner)

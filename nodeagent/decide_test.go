@@ -51,44 +51,44 @@ func TestDecide(t *testing.T) {
 	copies := func(c ...store.Copy) []store.Copy { return c }
 	tests := []struct {
 		name string
-		in   situation
+		in   Situation
 		want string
 		gone bool
 	}{
-		{"initial placement", situation{assignment: mine(1, false)}, "create identity=7; open epoch=1; report epoch=1", false},
-		{"initial placement, crashed before opening", situation{assignment: mine(1, false), copies: copies(activeCopy(7, false))}, "open epoch=1; report epoch=1", false},
-		{"initial placement, report lost", situation{assignment: mine(1, false), copies: copies(activeCopy(7, true)), openEpoch: 1}, "report epoch=1", false},
-		{"served already", situation{assignment: mine(3, true), copies: copies(activeCopy(7, true)), openEpoch: 3}, "", false},
-		{"a target was set, receipts stay good", situation{assignment: leaving(3, 4), copies: copies(activeCopy(7, true)), openEpoch: 3}, "", false},
-		{"restart with a target set", situation{assignment: leaving(3, 4), copies: copies(activeCopy(7, false))}, "open epoch=3", false},
-		{"lost and won again", situation{assignment: mine(4, true), copies: copies(activeCopy(7, true)), openEpoch: 3}, "open epoch=4", false},
-		{"restart", situation{assignment: mine(4, true), copies: copies(activeCopy(9, false))}, "open epoch=4", false},
-		{"I9 a lost copy is not replaced by an empty one", situation{assignment: mine(4, true)}, "problem", false},
-		{"I9 a copy that a move brought and that is gone", situation{assignment: mine(4, false), arrived: true}, "problem", false},
-		{"I7 a marked copy is opened by the source alone", situation{assignment: mine(4, true), marked: ids(7), copies: copies(activeCopy(7, false))}, "open epoch=4", false},
-		{"I7 a marked, open copy is the source's", situation{assignment: leaving(3, 4), marked: ids(7), copies: copies(activeCopy(7, true)), openEpoch: 2}, "", false},
-		{"a marked copy, opened and not reported", situation{assignment: mine(4, false), marked: ids(7), copies: copies(activeCopy(7, true))}, "report epoch=4", false},
-		{"the destination is at work", situation{assignment: theirs(4), busy: true, copies: copies(pendingCopy(9), aside(store.Staged, 9))}, "", false},
-		{"opened by a move, view behind", situation{assignment: theirs(4), openEpoch: 5, copies: copies(activeCopy(9, true))}, "", false},
-		{"pending copy without a move", situation{assignment: mine(4, true), copies: copies(pendingCopy(9))}, "problem", false},
-		{"moved away, marked", situation{assignment: theirs(5), marked: ids(7), copies: copies(activeCopy(7, true))}, "", false},
-		{"another node's, still open here", situation{assignment: theirs(5), copies: copies(activeCopy(7, true)), openEpoch: 4}, "close", false},
-		{"C44 a stale copy is not served", situation{assignment: theirs(5), copies: copies(activeCopy(7, false))}, "problem", false},
-		{"cancelled before it began", situation{assignment: mine(4, true), openEpoch: 4, copies: copies(activeCopy(7, true)), cancelled: []cluster.MoveID{9}}, "unbegun move=9", false},
-		{"what lies aside is not in the way of serving", situation{assignment: mine(4, true), copies: copies(activeCopy(12, false), aside(store.Quarantined, 7), aside(store.Staged, 9))}, "open epoch=4; remove quarantined identity=7; staging identity=9", false},
-		{"orphaned staging", situation{assignment: theirs(5), copies: copies(aside(store.Staged, 9))}, "staging identity=9", false},
-		{"staging of a deleted topic", situation{copies: copies(aside(store.Staged, 9))}, "staging identity=9", true},
-		{"C38 topic deleted", situation{copies: copies(activeCopy(7, true))}, "retire identity=7", true},
-		{"C38 topic deleted, set aside", situation{copies: copies(aside(store.Quarantined, 7))}, "remove quarantined identity=7", true},
-		{"C76 quarantine of a move is the reclaimer's", situation{assignment: theirs(5), marked: ids(7), copies: copies(aside(store.Quarantined, 7))}, "", false},
-		{"C44 returned home and restarted, older copy aside", situation{assignment: mine(8, true), marked: ids(7), copies: copies(activeCopy(12, false), aside(store.Quarantined, 7))}, "open epoch=8", false},
-		{"returned home, older copy aside", situation{assignment: mine(8, true), openEpoch: 8, marked: ids(7), copies: copies(activeCopy(12, true), aside(store.Quarantined, 7))}, "", false},
+		{"initial placement", Situation{Assignment: mine(1, false)}, "create identity=7; open epoch=1; report epoch=1", false},
+		{"initial placement, crashed before opening", Situation{Assignment: mine(1, false), Copies: copies(activeCopy(7, false))}, "open epoch=1; report epoch=1", false},
+		{"initial placement, report lost", Situation{Assignment: mine(1, false), Copies: copies(activeCopy(7, true)), OpenEpoch: 1}, "report epoch=1", false},
+		{"served already", Situation{Assignment: mine(3, true), Copies: copies(activeCopy(7, true)), OpenEpoch: 3}, "", false},
+		{"a target was set, receipts stay good", Situation{Assignment: leaving(3, 4), Copies: copies(activeCopy(7, true)), OpenEpoch: 3}, "", false},
+		{"restart with a target set", Situation{Assignment: leaving(3, 4), Copies: copies(activeCopy(7, false))}, "open epoch=3", false},
+		{"lost and won again", Situation{Assignment: mine(4, true), Copies: copies(activeCopy(7, true)), OpenEpoch: 3}, "open epoch=4", false},
+		{"restart", Situation{Assignment: mine(4, true), Copies: copies(activeCopy(9, false))}, "open epoch=4", false},
+		{"I9 a lost copy is not replaced by an empty one", Situation{Assignment: mine(4, true)}, "problem", false},
+		{"I9 a copy that a move brought and that is gone", Situation{Assignment: mine(4, false), Arrived: true}, "problem", false},
+		{"I7 a marked copy is opened by the source alone", Situation{Assignment: mine(4, true), Marked: ids(7), Copies: copies(activeCopy(7, false))}, "open epoch=4", false},
+		{"I7 a marked, open copy is the source's", Situation{Assignment: leaving(3, 4), Marked: ids(7), Copies: copies(activeCopy(7, true)), OpenEpoch: 2}, "", false},
+		{"a marked copy, opened and not reported", Situation{Assignment: mine(4, false), Marked: ids(7), Copies: copies(activeCopy(7, true))}, "report epoch=4", false},
+		{"the destination is at work", Situation{Assignment: theirs(4), Busy: true, Copies: copies(pendingCopy(9), aside(store.Staged, 9))}, "", false},
+		{"opened by a move, view behind", Situation{Assignment: theirs(4), OpenEpoch: 5, Copies: copies(activeCopy(9, true))}, "", false},
+		{"pending copy without a move", Situation{Assignment: mine(4, true), Copies: copies(pendingCopy(9))}, "problem", false},
+		{"moved away, marked", Situation{Assignment: theirs(5), Marked: ids(7), Copies: copies(activeCopy(7, true))}, "", false},
+		{"another node's, still open here", Situation{Assignment: theirs(5), Copies: copies(activeCopy(7, true)), OpenEpoch: 4}, "close", false},
+		{"C44 a stale copy is not served", Situation{Assignment: theirs(5), Copies: copies(activeCopy(7, false))}, "problem", false},
+		{"cancelled before it began", Situation{Assignment: mine(4, true), OpenEpoch: 4, Copies: copies(activeCopy(7, true)), Cancelled: []cluster.MoveID{9}}, "unbegun move=9", false},
+		{"what lies aside is not in the way of serving", Situation{Assignment: mine(4, true), Copies: copies(activeCopy(12, false), aside(store.Quarantined, 7), aside(store.Staged, 9))}, "open epoch=4; remove quarantined identity=7; staging identity=9", false},
+		{"orphaned staging", Situation{Assignment: theirs(5), Copies: copies(aside(store.Staged, 9))}, "staging identity=9", false},
+		{"staging of a deleted topic", Situation{Copies: copies(aside(store.Staged, 9))}, "staging identity=9", true},
+		{"C38 topic deleted", Situation{Copies: copies(activeCopy(7, true))}, "retire identity=7", true},
+		{"C38 topic deleted, set aside", Situation{Copies: copies(aside(store.Quarantined, 7))}, "remove quarantined identity=7", true},
+		{"C76 quarantine of a move is the reclaimer's", Situation{Assignment: theirs(5), Marked: ids(7), Copies: copies(aside(store.Quarantined, 7))}, "", false},
+		{"C44 returned home and restarted, older copy aside", Situation{Assignment: mine(8, true), Marked: ids(7), Copies: copies(activeCopy(12, false), aside(store.Quarantined, 7))}, "open epoch=8", false},
+		{"returned home, older copy aside", Situation{Assignment: mine(8, true), OpenEpoch: 8, Marked: ids(7), Copies: copies(activeCopy(12, true), aside(store.Quarantined, 7))}, "", false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := tt.in
-			s.self, s.partition, s.synced, s.topic = "me", pid(7, 0), true, !tt.gone
-			got := render(decide(s))
+			s.Self, s.Partition, s.Synced, s.Topic = "me", pid(7, 0), true, !tt.gone
+			got := render(Decide(s))
 			if got != tt.want && !(tt.want == "problem" && strings.HasPrefix(got, "problem: ")) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
@@ -96,7 +96,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func render(actions []action) string {
+func render(actions []Action) string {
 	var out []string
 	for _, a := range actions {
 		out = append(out, a.String())
@@ -113,12 +113,12 @@ func TestI9NothingButOpeningOnACachedView(t *testing.T) {
 				nil, {activeCopy(7, false)}, {activeCopy(7, true)}, {pendingCopy(9)},
 				{aside(store.Staged, 9)}, {aside(store.Quarantined, 7)},
 			} {
-				s := situation{self: "me", partition: pid(7, 0), assignment: assignment, marked: marked, copies: c, topic: assignment != nil}
-				for _, a := range decide(s) {
-					if a.kind != actOpen && a.kind != actProblem {
+				s := Situation{Self: "me", Partition: pid(7, 0), Assignment: assignment, Marked: marked, Copies: c, Topic: assignment != nil}
+				for _, a := range Decide(s) {
+					if a.Kind != ActOpen && a.Kind != ActProblem {
 						t.Errorf("%s: %s", describe(s), a)
 					}
-					if a.kind == actOpen && (marked != nil || assignment == nil || assignment.Owner != "me" || c[0].Pending != nil) {
+					if a.Kind == ActOpen && (marked != nil || assignment == nil || assignment.Owner != "me" || c[0].Pending != nil) {
 						t.Errorf("%s: %s", describe(s), a)
 					}
 				}
@@ -133,12 +133,12 @@ func TestI7MarkedAndBusyCopiesAreLeftAlone(t *testing.T) {
 	for _, assignment := range []*cluster.Assignment{nil, mine(3, true), mine(3, false), theirs(4)} {
 		for _, busy := range []bool{false, true} {
 			for _, c := range []store.Copy{activeCopy(7, false), activeCopy(7, true), pendingCopy(9)} {
-				s := situation{
-					self: "me", partition: pid(7, 0), synced: true, topic: true, assignment: assignment,
-					marked: ids(7, 9), busy: busy, copies: []store.Copy{c},
+				s := Situation{
+					Self: "me", Partition: pid(7, 0), Synced: true, Topic: true, Assignment: assignment,
+					Marked: ids(7, 9), Busy: busy, Copies: []store.Copy{c},
 				}
-				for _, a := range decide(s) {
-					if a.kind != actReport && (a.kind != actOpen || c.Open || busy) {
+				for _, a := range Decide(s) {
+					if a.Kind != ActReport && (a.Kind != ActOpen || c.Open || busy) {
 						t.Errorf("%s: %s", describe(s), a)
 					}
 				}
@@ -147,8 +147,8 @@ func TestI7MarkedAndBusyCopiesAreLeftAlone(t *testing.T) {
 	}
 }
 
-func describe(s situation) string {
-	return fmt.Sprintf("assignment=%v marked=%v busy=%v copies=%v", s.assignment, s.marked, s.busy, s.copies)
+func describe(s Situation) string {
+	return fmt.Sprintf("assignment=%v marked=%v busy=%v copies=%v", s.Assignment, s.Marked, s.Busy, s.Copies)
 }
 
 func TestI9StagingIsKeptWhileItMayBeTheLastCopy(t *testing.T) {
@@ -170,17 +170,17 @@ func TestI9StagingIsKeptWhileItMayBeTheLastCopy(t *testing.T) {
 		{"forgotten, served elsewhere", transfer.MoveView{Assignment: theirs(4), State: transfer.MoveForgotten, Owner: alive}, true},
 	}
 	for _, tt := range tests {
-		if got, why := mayDropStaging(tt.in); got != tt.want || got == (why != "") {
+		if got, why := MayDropStaging(tt.in); got != tt.want || got == (why != "") {
 			t.Errorf("%s: got %v %q, want %v", tt.name, got, why, tt.want)
 		}
 	}
 }
 
 func TestC38QuarantineGoesOnlyWithItsTopic(t *testing.T) {
-	if ok, _ := mayRemove(transfer.MoveView{}); !ok {
+	if ok, _ := MayRemove(transfer.MoveView{}); !ok {
 		t.Error("the copy of a deleted topic is kept for ever")
 	}
-	if ok, why := mayRemove(transfer.MoveView{Assignment: theirs(3)}); ok || why == "" {
+	if ok, why := MayRemove(transfer.MoveView{Assignment: theirs(3)}); ok || why == "" {
 		t.Errorf("a copy of a topic that exists may be removed: %v %q", ok, why)
 	}
 }

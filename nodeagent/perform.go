@@ -14,17 +14,17 @@ import (
 )
 
 // perform does what was decided about one partition, in order, up to the first error.
-func (r *reconciler) perform(ctx context.Context, k taskKey, actions []action, confirmed map[store.Identity]time.Time) taskResult {
+func (r *reconciler) perform(ctx context.Context, k taskKey, actions []Action, confirmed map[store.Identity]time.Time) taskResult {
 	res := taskResult{key: k}
 	for _, act := range actions {
 		r.a.log.Debug("reconciling", zap.Stringer("partition", k.p), zap.Stringer("action", act))
-		if act.kind == actProblem {
-			res.problem = act.problem
+		if act.Kind == ActProblem {
+			res.problem = act.Problem
 			continue
 		}
 		after, problem, err := r.act(ctx, k.p, act, confirmed)
 		if err != nil {
-			res.err = fmt.Errorf("%s: %w", act.kind, err)
+			res.err = fmt.Errorf("%s: %w", act.Kind, err)
 			return res
 		}
 		if after > 0 && (res.retryAfter == 0 || after < res.retryAfter) {
@@ -38,29 +38,29 @@ func (r *reconciler) perform(ctx context.Context, k taskKey, actions []action, c
 }
 
 // act performs one action. It returns when to look again, and what is in the way.
-func (r *reconciler) act(ctx context.Context, p cluster.PartitionID, act action, confirmed map[store.Identity]time.Time) (time.Duration, string, error) {
-	switch act.kind {
-	case actCreate:
-		return 0, "", r.a.store.Create(p, act.identity)
-	case actOpen:
-		err := r.open(p, act.epoch)
+func (r *reconciler) act(ctx context.Context, p cluster.PartitionID, act Action, confirmed map[store.Identity]time.Time) (time.Duration, string, error) {
+	switch act.Kind {
+	case ActCreate:
+		return 0, "", r.a.store.Create(p, act.Identity)
+	case ActOpen:
+		err := r.open(p, act.Epoch)
 		if cluster.ReasonOf(err) == cluster.ReasonFrozen {
 			// A move is being resolved; that is no problem of anybody's.
 			return time.Second, "", nil
 		}
 		return 0, "", err
-	case actReport:
-		return 0, "", r.a.control.ReportOpened(ctx, p, act.epoch, 0, nil)
-	case actClose:
-		return 0, "", r.close(p, act.identity)
-	case actRetire:
-		return r.retire(ctx, p, act.identity)
-	case actRemove:
+	case ActReport:
+		return 0, "", r.a.control.ReportOpened(ctx, p, act.Epoch, 0, nil)
+	case ActClose:
+		return 0, "", r.close(p, act.Identity)
+	case ActRetire:
+		return r.retire(ctx, p, act.Identity)
+	case ActRemove:
 		return r.remove(ctx, p, act, confirmed)
-	case actStaging:
-		return r.dropStaging(ctx, p, act.identity)
-	case actUnbegun:
-		return 0, "", r.unbegun(ctx, p, act.move)
+	case ActStaging:
+		return r.dropStaging(ctx, p, act.Identity)
+	case ActUnbegun:
+		return 0, "", r.unbegun(ctx, p, act.Move)
 	}
 	return 0, "", cluster.Errorf(cluster.ReasonBug, "no such action: %s", act)
 }
@@ -80,7 +80,7 @@ func (r *reconciler) open(p cluster.PartitionID, epoch cluster.Epoch) error {
 // waited for a slot.
 func (r *reconciler) close(p cluster.PartitionID, id store.Identity) error {
 	open := store.Copy{Partition: p, Place: store.Active, Identity: id, Open: true}
-	still := slices.ContainsFunc(decide(r.situation(p, []store.Copy{open})), func(a action) bool { return a.kind == actClose })
+	still := slices.ContainsFunc(Decide(r.situation(p, []store.Copy{open})), func(a Action) bool { return a.Kind == ActClose })
 	if !still {
 		return nil
 	}
@@ -107,27 +107,27 @@ func (r *reconciler) retire(ctx context.Context, p cluster.PartitionID, id store
 
 // remove deletes a copy that lies aside, after a confirmation that is as old as the grace and another one
 // now (I9).
-func (r *reconciler) remove(ctx context.Context, p cluster.PartitionID, act action, confirmed map[store.Identity]time.Time) (time.Duration, string, error) {
+func (r *reconciler) remove(ctx context.Context, p cluster.PartitionID, act Action, confirmed map[store.Identity]time.Time) (time.Duration, string, error) {
 	v, err := r.a.control.ReadMove(ctx, p, 0)
 	if err != nil {
 		return 0, "", err
 	}
-	if ok, why := mayRemove(v); !ok {
-		delete(confirmed, act.identity)
+	if ok, why := MayRemove(v); !ok {
+		delete(confirmed, act.Identity)
 		return 0, "quarantined copy kept: " + why, nil
 	}
-	first, ok := confirmed[act.identity]
+	first, ok := confirmed[act.Identity]
 	if !ok {
 		first = time.Now()
-		confirmed[act.identity] = first
+		confirmed[act.Identity] = first
 	}
 	if left := r.a.reclaimAfter() - time.Since(first); left > 0 {
 		return left, "", nil
 	}
-	if err := r.a.store.Delete(p, act.place, act.identity); err != nil {
+	if err := r.a.store.Delete(p, act.Place, act.Identity); err != nil {
 		return 0, "", err
 	}
-	delete(confirmed, act.identity)
+	delete(confirmed, act.Identity)
 	r.a.log.Info("copy of a deleted topic removed", zap.Stringer("partition", p))
 	return 0, "", nil
 }
@@ -139,7 +139,7 @@ func (r *reconciler) dropStaging(ctx context.Context, p cluster.PartitionID, id 
 	if err != nil {
 		return 0, "", err
 	}
-	if ok, why := mayDropStaging(v); !ok {
+	if ok, why := MayDropStaging(v); !ok {
 		return r.a.cfg.ResyncInterval, "", r.note(p, move, why)
 	}
 	if r.a.mover.Busy(p) {

@@ -337,7 +337,7 @@ func (r *reconciler) begin(ctx context.Context, k taskKey, t *task) bool {
 		return true
 	}
 	s := r.situation(k.p, t.copies)
-	actions := decide(s)
+	actions := Decide(s)
 	if len(actions) == 0 {
 		r.settle(k, t)
 		return false
@@ -351,14 +351,14 @@ func (r *reconciler) begin(ctx context.Context, k taskKey, t *task) bool {
 	return true
 }
 
-func (r *reconciler) situation(p cluster.PartitionID, copies []store.Copy) situation {
+func (r *reconciler) situation(p cluster.PartitionID, copies []store.Copy) Situation {
 	s := r.a.situation(p)
-	s.copies = copies
-	s.openEpoch = r.epoch(p)
-	s.marked = r.a.markers(p)
+	s.Copies = copies
+	s.OpenEpoch = r.epoch(p)
+	s.Marked = r.a.markers(p)
 	// A marker's own side reports its move.
-	s.cancelled = slices.DeleteFunc(s.cancelled, func(m cluster.MoveID) bool { return r.a.source.Began(p, m) })
-	s.busy = r.a.mover.Busy(p)
+	s.Cancelled = slices.DeleteFunc(s.Cancelled, func(m cluster.MoveID) bool { return r.a.source.Began(p, m) })
+	s.Busy = r.a.mover.Busy(p)
 	return s
 }
 

@@ -41,15 +41,15 @@ func (r *run) effect(ctx context.Context, st move.State, eff move.Effect) move.E
 		}
 		return r.frozenWork(ctx, eff.Handoff, func(context.Context) (move.Event, error) { return r.install(eff.Handoff) })
 	case move.CompleteMove:
-		return r.completeMove(ctx, eff)
+		return r.resolver().Complete(ctx, eff)
 	case move.RevokeHandoff:
-		return r.revoke(ctx, eff)
+		return r.resolver().Revoke(ctx, eff)
 	case move.Rollback:
 		return r.orFailed(r.rollback())
 	case move.Promote:
 		return r.orFailed(r.promote(ctx, eff))
 	case move.ForceComplete:
-		return r.forceComplete(ctx, eff)
+		return r.resolver().Force(ctx, eff)
 	case move.ConfirmFlip:
 		return r.orFailed(move.Confirmed{}, r.m.cfg.Store.ConfirmFlip(r.p, r.move))
 	case move.Open:
@@ -57,7 +57,7 @@ func (r *run) effect(ctx context.Context, st move.State, eff move.Effect) move.E
 	case move.Report:
 		return r.orFailed(r.report(ctx, st, eff))
 	case move.ReadMove:
-		return r.orFailed(r.readMove(ctx))
+		return r.orFailed(r.resolver().Read(ctx))
 	case move.DropStaging:
 		return r.orFailed(r.dropStaging())
 	}

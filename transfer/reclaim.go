@@ -19,13 +19,25 @@ import (
 	"github.com/naradctl/naradctl-plane/transfer/store"
 )
 
+// Markers are a node's outbound markers, as Reclaimer works on them. Source has them.
+type Markers interface {
+	// Marked returns every marker, by partition and move.
+	Marked() []Marker
+	// Latest returns a marker as it was updated last.
+	Latest(m Marker) Marker
+	// Update makes a changed marker durable.
+	Update(m Marker) error
+	// Forget removes a marker whose copy is gone.
+	Forget(m Marker) error
+}
+
 // Reclaimer removes the copies that moves took away, and salvages those that a promotion left behind. Its
 // fields are set before use; Step is safe for concurrent use, one call per marker at a time.
 type Reclaimer struct {
 	Node     cluster.NodeID
 	Store    store.PartitionStore
 	Control  ControlPlane
-	Source   *Source
+	Source   Markers
 	Producer Producer
 	// After returns for how long a copy is kept after all other conditions hold.
 	After func() time.Duration
@@ -35,6 +47,9 @@ type Reclaimer struct {
 	BaseURL func(address string) string
 	Errors  Errors
 	Address func(cluster.NodeID) (string, bool)
+	// Promoted, when set, asks the promoted owner in place of HTTP: which of the source's files its copy was made of, up to
+	// which offset. false says that it does not know.
+	Promoted func(ctx context.Context, m Marker, owner cluster.NodeID) (leo cluster.Offset, files []store.File, known bool, err error)
 	// Log may be nil.
 	Log *zap.Logger
 	// Now is the monotonic time since some start; nil is the process clock.
@@ -82,9 +97,7 @@ func (r *Reclaimer) log() *zap.Logger {
 // Invariant I9: everything that is destroyed was named by a linearizable read of this very call, by its
 // identity.
 func (r *Reclaimer) Step(ctx context.Context, m Marker) (done bool, retryAfter time.Duration, err error) {
-	if o := r.Source.outbound(m.Partition, m.MoveID); o != nil {
-		m = o.markerNow() // how far it was salvaged
-	}
+	m = r.Source.Latest(m) // how far it was salvaged
 	v, err := r.Control.ReadMove(ctx, m.Partition, m.MoveID)
 	if err != nil {
 		return false, pollAfter, fmt.Errorf("read move %d of %s: %w", m.MoveID, m.Partition, err)
@@ -92,7 +105,7 @@ func (r *Reclaimer) Step(ctx context.Context, m Marker) (done bool, retryAfter t
 	switch {
 	case v.Assignment == nil:
 		// The topic is gone; who deletes topics takes the copy. Its id never comes again.
-		return true, 0, r.Source.forget(m)
+		return true, 0, r.Source.Forget(m)
 	case v.State == MoveEnded && v.Outcome.Kind == cluster.OutcomeForced:
 		return r.forced(ctx, m, v)
 	case v.State == MoveEnded && v.Outcome.Kind == cluster.OutcomeFlipped:
@@ -101,7 +114,7 @@ func (r *Reclaimer) Step(ctx context.Context, m Marker) (done bool, retryAfter t
 		return r.finish(ctx, m, v, false)
 	case v.State != MoveCurrent && !r.holds(m):
 		// Cancelled, or reported before a crash: without the copy the marker has no meaning.
-		return true, 0, r.Source.forget(m)
+		return true, 0, r.Source.Forget(m)
 	case v.State == MoveForgotten && !r.claimed(m):
 		// Doubtful: a copy goes before its outcome does. So the data is kept, and somebody is told.
 		return false, pollAfter, cluster.Errorf(cluster.ReasonBlocked, "the controllers know nothing of move %d any more, which took this copy (identity %d) away; "+
@@ -209,13 +222,13 @@ func (r *Reclaimer) finish(ctx context.Context, m Marker, v MoveView, report boo
 	}
 	r.unconfirm(m)
 	r.log().Info("copy reclaimed", append(logFields(m.Partition, m.MoveID), zap.Uint64("identity", uint64(m.Identity)))...)
-	if err := r.Source.forget(m); err != nil {
+	if err := r.Source.Forget(m); err != nil {
 		return false, pollAfter, err
 	}
 	// Earlier moves of the same copy were cancelled; their markers go with it.
 	for _, o := range r.Source.Marked() {
 		if o.Partition == m.Partition && o.Identity == m.Identity {
-			if err := r.Source.forget(o); err != nil {
+			if err := r.Source.Forget(o); err != nil {
 				return false, pollAfter, err
 			}
 		}
@@ -290,7 +303,7 @@ func (r *Reclaimer) salvage(ctx context.Context, m Marker, o cluster.Outcome) (M
 		total += len(batch)
 		m.SalvageAt = batch[len(batch)-1].Offset + 1
 		batch, bytes = nil, 0
-		return r.Source.update(m)
+		return r.Source.Update(m)
 	}
 	err := r.Store.ReadQuarantined(m.Partition, m.Identity, from, func(rec store.Record) error {
 		rec.Key, rec.Value = append([]byte(nil), rec.Key...), append([]byte(nil), rec.Value...)
@@ -314,7 +327,7 @@ func (r *Reclaimer) salvage(ctx context.Context, m Marker, o cluster.Outcome) (M
 	m.Salvaged = true
 	r.log().Warn("records salvaged from a copy that a promotion left behind", append(logFields(m.Partition, m.MoveID),
 		zap.Uint64("from", uint64(from)), zap.Int("records", total))...)
-	return m, r.Source.update(m)
+	return m, r.Source.Update(m)
 }
 
 // noteDamage reads what is to be salvaged and notes, durably, whether some of it can't be read. It does so before anything
@@ -323,7 +336,7 @@ func (r *Reclaimer) noteDamage(ctx context.Context, m Marker, from cluster.Offse
 	err := r.Store.ReadQuarantined(m.Partition, m.Identity, from, func(store.Record) error { return ctx.Err() })
 	if cluster.ReasonOf(err) == cluster.ReasonCorrupt {
 		m.Damage = err.Error()
-		return m, r.Source.update(m)
+		return m, r.Source.Update(m)
 	}
 	if err != nil {
 		return m, fmt.Errorf("read the copy in quarantine: %w", err)
@@ -357,6 +370,13 @@ func (r *Reclaimer) salvageFrom(ctx context.Context, m Marker, o cluster.Outcome
 var errUnknownPromotion = errors.New("the promotion is not known there")
 
 func (r *Reclaimer) askPromoted(ctx context.Context, m Marker, owner cluster.NodeID) (promotedRecord, error) {
+	if r.Promoted != nil {
+		leo, files, known, err := r.Promoted(ctx, m, owner)
+		if err == nil && !known {
+			err = errUnknownPromotion
+		}
+		return promotedRecord{LEO: leo, Files: files}, err
+	}
 	if r.Address == nil || r.HTTP == nil {
 		return promotedRecord{}, errUnknownPromotion
 	}
@@ -384,8 +404,8 @@ func (r *Reclaimer) askPromoted(ctx context.Context, m Marker, owner cluster.Nod
 	return promotedRecord{LEO: mf.LEO, Files: mf.Files}, err
 }
 
-// update journals a changed marker.
-func (s *Source) update(m Marker) error {
+// Update journals a changed marker.
+func (s *Source) Update(m Marker) error {
 	if o := s.outbound(m.Partition, m.MoveID); o != nil {
 		o.shared.Lock()
 		o.shared.marker = m

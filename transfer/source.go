@@ -242,6 +242,14 @@ func (s *Source) HasMarker(id cluster.PartitionID) bool {
 	return len(p.mu.moves) > 0
 }
 
+// Latest returns a marker as it was updated last; as it is when the move is not known.
+func (s *Source) Latest(m Marker) Marker {
+	if o := s.outbound(m.Partition, m.MoveID); o != nil {
+		return o.markerNow()
+	}
+	return m
+}
+
 // Ended returns the markers whose moves have taken the copy away: what Reclaimer works on.
 func (s *Source) Ended() []Marker {
 	var out []Marker
@@ -346,6 +354,17 @@ func (s *Source) Observe(a cluster.Assignment) {
 	}
 }
 
+// ObserveRemoved is told that a partition is gone with its topic: its moves are over, and nobody else says so.
+func (s *Source) ObserveRemoved(id cluster.PartitionID) {
+	p := s.known(id)
+	if p == nil {
+		return
+	}
+	for _, o := range p.outbounds() {
+		o.send(s.ctx, handoff.Hinted{})
+	}
+}
+
 // Owned opens an owned partition without an outbound marker, or tells an open one its new epoch. With a
 // marker it does the latter alone: when it may be opened is for the handoff to say.
 func (s *Source) Owned(id cluster.PartitionID, epoch cluster.Epoch) error {
@@ -370,9 +389,9 @@ func (s *Source) Owned(id cluster.PartitionID, epoch cluster.Epoch) error {
 	return s.cfg.Store.Open(id, epoch)
 }
 
-// forget removes a marker whose copy is gone. The journal comes first: a marker that comes back is
+// Forget removes a marker whose copy is gone. The journal comes first: a marker that comes back is
 // resolved again.
-func (s *Source) forget(m Marker) error {
+func (s *Source) Forget(m Marker) error {
 	if err := s.cfg.Journal.Delete(m.key()); err != nil {
 		return fmt.Errorf("remove marker of move %d of %s: %w", m.MoveID, m.Partition, err)
 	}

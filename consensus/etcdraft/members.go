@@ -6,60 +6,25 @@ import (
 	"fmt"
 	"time"
 
-	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/naradctl/naradctl-plane/consensus"
-	raftv1 "github.com/naradctl/naradctl-plane/proto/naradplane/raft/v1"
 )
-
-// promoteLag is how many entries a learner may be behind to be made a voter.
-const promoteLag = 100
 
 // AddLearner implements consensus.Backend.
 func (b *Backend) AddLearner(ctx context.Context, m consensus.Member) error {
-	m.Role = consensus.Learner
-	raw, err := proto.Marshal(&raftv1.MemberContext{Member: memberToProto(m)})
-	if err != nil {
-		return fmt.Errorf("encode the member: %w", err)
-	}
-	return b.change(ctx, func() (*raftpb.ConfChange, error) {
-		if old, ok := b.driver.members.Load().members[m.ID]; ok && sameMember(old, m) {
-			return nil, nil
-		}
-		return &raftpb.ConfChange{Type: raftpb.ConfChangeAddLearnerNode.Enum(), NodeId: new(uint64(m.ID)), Context: raw}, nil
-	})
+	return b.change(ctx, func() (*raftpb.ConfChange, error) { return b.driver.LearnerChange(m) })
 }
 
 // Promote implements consensus.Backend.
 func (b *Backend) Promote(ctx context.Context, id consensus.ID) error {
-	return b.change(ctx, func() (*raftpb.ConfChange, error) {
-		m, ok := b.driver.members.Load().members[id]
-		if ok && m.Role == consensus.Voter {
-			return nil, nil
-		}
-		cc := &raftpb.ConfChange{Type: raftpb.ConfChangeAddNode.Enum(), NodeId: new(uint64(id))}
-		if !ok {
-			return cc, nil // Refused by membership.apply, with the reason.
-		}
-		pr, ok := b.progress()[uint64(id)]
-		if !ok || pr.State != tracker.StateReplicate || !b.isActive(uint64(id)) || b.lag(pr) > promoteLag {
-			return nil, consensus.ErrNotReady
-		}
-		return cc, nil
-	})
+	return b.change(ctx, func() (*raftpb.ConfChange, error) { return b.driver.VoterChange(id, b.isActive(uint64(id))) })
 }
 
 // Remove implements consensus.Backend.
 func (b *Backend) Remove(ctx context.Context, id consensus.ID) error {
-	return b.change(ctx, func() (*raftpb.ConfChange, error) {
-		if _, ok := b.driver.members.Load().members[id]; !ok {
-			return nil, nil
-		}
-		return &raftpb.ConfChange{Type: raftpb.ConfChangeRemoveNode.Enum(), NodeId: new(uint64(id))}, nil
-	})
+	return b.change(ctx, func() (*raftpb.ConfChange, error) { return b.driver.RemoveChange(id), nil })
 }
 
 // change proposes what decide returns, once no other change is pending. decide runs in the loop of a
@@ -113,7 +78,7 @@ func (b *Backend) changeOnce(ctx context.Context, decide func() (*raftpb.ConfCha
 			return errDone
 		}
 		// Asked here as well as at apply, to answer at once what can be.
-		if _, err := b.driver.members.Load().apply(cc); err != nil {
+		if err := b.driver.CheckChange(cc); err != nil {
 			return err
 		}
 		return b.driver.ProposeChange(w.id, cc)
@@ -125,21 +90,9 @@ func (b *Backend) changeOnce(ctx context.Context, decide func() (*raftpb.ConfCha
 }
 
 // progress is the leader's view of the members; nil elsewhere. Loop only.
-func (b *Backend) progress() map[uint64]tracker.Progress {
-	out := map[uint64]tracker.Progress{}
-	if !b.driver.leads() {
-		return out
-	}
-	b.driver.rn.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) { out[id] = pr })
-	return out
-}
+func (b *Backend) progress() map[uint64]tracker.Progress { return b.driver.progress() }
 
-func (b *Backend) lag(pr tracker.Progress) uint64 {
-	if pr.Match >= b.driver.lastIndex {
-		return 0
-	}
-	return b.driver.lastIndex - pr.Match
-}
+func (b *Backend) lag(pr tracker.Progress) uint64 { return b.driver.lag(pr) }
 
 func (b *Backend) isActive(id uint64) bool {
 	if id == uint64(b.self) {
@@ -166,7 +119,7 @@ func (b *Backend) TransferLeadership(ctx context.Context, to consensus.ID) error
 		}
 		w.to, w.deadline = target, b.loop.ticks+2*uint64(b.cfg.ElectionTicks)
 		b.loop.transfers = append(b.loop.transfers, w)
-		b.driver.rn.TransferLeader(target)
+		b.driver.TransferLeadership(consensus.ID(target))
 	})
 	if err != nil {
 		return err

@@ -93,18 +93,11 @@ func (t *transport) streamSnapshot(to consensus.Member, m *raftpb.Message) (err 
 	return t.judge(to, resp)
 }
 
-// snapshotEnvelope makes m say what is really sent: the state as of snap, which is never older than m.
 func (t *transport) snapshotEnvelope(b *Backend, to consensus.Member, m *raftpb.Message, snap consensus.Snapshot) (*raftv1.Envelope, error) {
-	term, err := b.store.Term(snap.Index())
-	if err != nil {
-		return nil, fmt.Errorf("look up the term of index %d: %w", snap.Index(), err)
-	}
-	ms, err := decodeMembership(snap.Metadata())
+	msg, err := b.driver.SnapshotMessage(m, snap)
 	if err != nil {
 		return nil, err
 	}
-	msg := proto.Clone(m).(*raftpb.Message)
-	msg.Snapshot = &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: new(snap.Index()), Term: new(term), ConfState: ms.conf}}
 	raw, err := proto.Marshal(msg)
 	if err != nil {
 		return nil, fmt.Errorf("encode the snapshot message: %w", err)

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -34,6 +35,11 @@ type Config struct {
 	BarrierTimeout time.Duration
 	// Meter makes the instruments; nil makes none.
 	Meter metric.Meter
+	// Now is the clock of leases, grace periods and verdicts; nil is time.Now. Its times carry a monotonic reading, or come
+	// from a clock that is never set.
+	Now func() time.Time
+	// Start runs a proposal of a plan beside the round that planned it; nil starts a goroutine that Run waits for.
+	Start func(propose func(context.Context))
 }
 
 // DefaultConfig returns the defaults.

@@ -51,6 +51,13 @@ func New(cfg Config, backend consensus.Backend, machine *fsm.Machine, logger *za
 // Config returns what the controller was made with.
 func (c *Controller) Config() Config { return c.cfg }
 
+func (c *Controller) now() time.Time {
+	if c.cfg.Now != nil {
+		return c.cfg.Now()
+	}
+	return time.Now()
+}
+
 // lock takes work, or gives up when ctx ends: nothing was done then.
 func (c *Controller) lock(ctx context.Context) error {
 	select {
@@ -107,7 +114,7 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // turn runs one round and returns when the next one is due at the latest.
 func (c *Controller) turn(ctx context.Context) time.Duration {
-	next, err := c.round(ctx)
+	next, err := c.Round(ctx)
 	if err == nil || ctx.Err() != nil {
 		return next
 	}

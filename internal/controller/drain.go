@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -117,7 +116,7 @@ func (c *Controller) setDraining(ctx context.Context, ids []cluster.NodeID, on b
 
 // preflight is the dry run.
 func (c *Controller) preflight(w world, ids []cluster.NodeID) (Drain, error) {
-	now := time.Now()
+	now := c.now()
 	p, err := planner.Drain(c.view(w, now, false), planner.LimitsOf(w.settings), ids)
 	if err != nil {
 		return Drain{}, err

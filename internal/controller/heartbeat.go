@@ -41,7 +41,7 @@ func (c *Controller) Register(ctx context.Context, reg Registration) (fsm.Result
 	var n cluster.Node
 	c.machine.Read(func(rd fsm.Reader) { n, _ = rd.Node(reg.Node) })
 	c.soft.Lock()
-	c.soft.observe(n, time.Now())
+	c.soft.observe(n, c.now())
 	c.soft.Unlock()
 	c.wake()
 	return r, n, nil
@@ -62,7 +62,7 @@ func (c *Controller) twin(reg Registration) error {
 	if e == nil || !e.heard || e.incarnation != n.Incarnation {
 		return nil
 	}
-	left := c.cfg.LeaseTTL - time.Since(e.last)
+	left := c.cfg.LeaseTTL - c.now().Sub(e.last)
 	if left <= 0 {
 		return nil
 	}
@@ -84,7 +84,7 @@ type Lease struct {
 // Heartbeat renews a node's lease and takes over its report. ReasonStaleIncarnation: the node must take a
 // new incarnation and register.
 func (c *Controller) Heartbeat(ctx context.Context, id cluster.NodeID, inc cluster.Incarnation, address string, rep Report) (Lease, error) {
-	arrived := time.Now()
+	arrived := c.now()
 	// Invariant I10: leadership is confirmed after the heartbeat arrived, with the own term's first entry
 	// applied. Confirming it before would let a deposed leader renew leases.
 	if _, err := c.Confirm(ctx); err != nil {
@@ -145,7 +145,7 @@ func (c *Controller) accept(n cluster.Node, arrived time.Time, rep Report, owned
 	rep.Sizes = nil
 	s.touch(e)
 	before, at := e.report, e.reported
-	e.report, e.reported = rep, time.Now()
+	e.report, e.reported = rep, c.now()
 	e.report.Moves = withRates(rep.Moves, before.Moves, e.reported.Sub(at))
 	e.landed = [2]cluster.Bytes{0, e.landed[0]}
 	stuck := e.mark()

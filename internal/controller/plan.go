@@ -19,9 +19,10 @@ const maxProposals = 64
 // memberTick is how often a member that is being added or removed is looked at.
 const memberTick = 500 * time.Millisecond
 
-// round is one turn of the leader's loop: verdicts, members, plan, departures. It returns when the next one
-// is due at the latest. Errors end it early; the next round starts from the state.
-func (c *Controller) round(ctx context.Context) (time.Duration, error) {
+// Round is one turn of the leader's loop: verdicts, members, plan, departures. It returns when the next one
+// is due at the latest. Errors end it early; the next round starts from the state. Run calls it; so does who drives a
+// controller by hand.
+func (c *Controller) Round(ctx context.Context) (time.Duration, error) {
 	if err := c.lock(ctx); err != nil {
 		return c.cfg.SlowTick, err
 	}
@@ -33,7 +34,7 @@ func (c *Controller) round(ctx context.Context) (time.Duration, error) {
 	c.machine.Read(func(r fsm.Reader) {
 		w = world{revision: r.Revision(), nodes: r.Nodes(), settings: r.Settings(), controllers: r.Controllers()}
 	})
-	now := time.Now()
+	now := c.now()
 	c.soft.Lock()
 	c.observeAll(w.nodes, now)
 	c.soft.Unlock()
@@ -161,9 +162,18 @@ func (c *Controller) plan(ctx context.Context, w world, now time.Time) error {
 	for i := range moves {
 		s.proposed[moves[i].Partition] = &moves[i]
 		s.dirty[moves[i].Partition] = struct{}{}
-		c.proposals.Go(func() { c.proposeMove(ctx, &moves[i]) })
+		c.start(ctx, func(ctx context.Context) { c.proposeMove(ctx, &moves[i]) })
 	}
 	return nil
+}
+
+// start runs a proposal beside the round.
+func (c *Controller) start(ctx context.Context, propose func(context.Context)) {
+	if c.cfg.Start != nil {
+		c.cfg.Start(propose)
+		return
+	}
+	c.proposals.Go(func() { propose(ctx) })
 }
 
 // proposeMove proposes one planned move. Each stands alone: one that fails or is refused holds up no other.
@@ -177,7 +187,7 @@ func (c *Controller) proposeMove(ctx context.Context, m *planner.Move) {
 		s.dirty[m.Partition] = struct{}{}
 	}
 	if err != nil {
-		s.retry = time.Now().Add(retryAfter)
+		s.retry = c.now().Add(retryAfter)
 	}
 	s.Unlock()
 	switch {

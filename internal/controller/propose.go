@@ -27,7 +27,7 @@ func noLeader(format string, args ...any) *cluster.Error {
 // applied; everything else, errors.Is(err, consensus.ErrOutcomeUnknown) included, that it may have been
 // or may yet be (invariant I8).
 func (c *Controller) Propose(ctx context.Context, cmd *storagev1.Command) (fsm.Result, error) {
-	cmd.NowUnixNano = time.Now().UnixNano()
+	cmd.NowUnixNano = c.now().UnixNano()
 	b, err := fsm.Encode(cmd)
 	if err != nil {
 		return fsm.Result{}, cluster.Errorf(cluster.ReasonInvalid, "%v", err)

@@ -83,7 +83,7 @@ type soft struct {
 // adopt begins a new soft state when term is a new one. Every node gets a full grace (C35): a leader that
 // has just begun has heard of nobody, which is no silence.
 func (c *Controller) adopt(term uint64) {
-	now := time.Now()
+	now := c.now()
 	s := &c.soft
 	s.Lock()
 	defer s.Unlock()

@@ -44,7 +44,7 @@ type Status struct {
 // Status judges the cluster. It never fails: without a leader it says so, from the local state.
 func (c *Controller) Status(ctx context.Context) Status {
 	_, err := c.Confirm(ctx)
-	w, st, now := c.readWorld(), c.backend.Status(), time.Now()
+	w, st, now := c.readWorld(), c.backend.Status(), c.now()
 	s := Status{Revision: w.revision, Term: st.Term, Topics: len(w.topics), Partitions: len(w.assignments)}
 	j := judge{}
 	for _, m := range st.Members {
@@ -176,7 +176,7 @@ func (c *Controller) Members(ctx context.Context) (cluster.Revision, []Member, e
 	if _, err := c.Confirm(ctx); err != nil {
 		return 0, nil, err
 	}
-	w, now := c.readWorld(), time.Now()
+	w, now := c.readWorld(), c.now()
 	var outcomes []cluster.Outcome
 	c.machine.Read(func(r fsm.Reader) { outcomes = r.Outcomes() })
 	c.soft.Lock()

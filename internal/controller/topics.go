@@ -54,7 +54,7 @@ func (c *Controller) CreateTopic(ctx context.Context, name string, partitions ui
 
 // place returns the owner of each partition.
 func (c *Controller) place(partitions uint32, parent string) ([]string, error) {
-	w, now := c.readSummary(), time.Now()
+	w, now := c.readSummary(), c.now()
 	var parentID cluster.TopicID
 	for _, t := range w.topics {
 		if t.Name == parent {

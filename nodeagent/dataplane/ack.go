@@ -29,7 +29,7 @@ func (h dataHandler) Extend(ctx context.Context, req *nodev1.ExtendRequest) (*no
 	if err != nil {
 		return nil, h.s.wire(err)
 	}
-	out, err := h.s.settle(ctx, req.GetTopic(), req.GetReceipts(), settleCall{local: extendBy(visibility),
+	out, err := h.s.settle(ctx, req.GetTopic(), req.GetReceipts(), settleCall{local: h.s.extendBy(visibility),
 		remote: func(ctx context.Context, p *peer, receipts []string) (uint32, []*nodev1.ReceiptError, error) {
 			resp, err := p.client.ExtendOwned(ctx, &nodev1.ExtendOwnedRequest{Receipts: receipts,
 				VisibilityTimeout: durationpb.New(visibility)})

@@ -237,7 +237,7 @@ func (c *consumer) giveBack(ctx context.Context, to Route, records []*nodev1.Con
 	ctx = context.WithoutCancel(ctx)
 	var err error
 	if to.Owner == c.s.deps.Self {
-		_, _, err = c.s.settleOwned(ctx, receipts, extendBy(0))
+		_, _, err = c.s.settleOwned(ctx, receipts, c.s.extendBy(0))
 	} else {
 		p := c.s.peers.at(to.Address)
 		err = p.call(ctx, c.s.cfg.RequestTimeout, func(ctx context.Context) error {

@@ -39,7 +39,7 @@
 // goroutine, which Run waits for.
 //
 // Files: service.go (wiring), logs.go and storelogs.go (what is needed of partition logs), config.go,
-// router.go, chunk.go (queue entries), ingress.go and queue.go (durable queue), decide.go (pure),
+// router.go, chunk.go (queue entries), ingress.go and queue.go (durable queue), decide.go (pure), delivery.go (steps),
 // dispatcher.go, peers.go, produce.go, consume.go, ack.go and receipts.go (client side), owner.go, owned.go
 // and settle.go (owner side), reservations.go (pure).
 package dataplane

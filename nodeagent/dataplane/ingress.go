@@ -2,6 +2,8 @@ package dataplane
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -140,13 +142,13 @@ func (in *ingress) queue(p cluster.PartitionID) *queue {
 	return q
 }
 
-// attach sets the dispatcher, and wakes it for everything that is pending.
+// attach sets the dispatcher, and wakes it for everything that is pending, by partition.
 func (in *ingress) attach(wake func(cluster.PartitionID)) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.wake = wake
-	for p, q := range in.mu.queues {
-		if !q.active {
+	for _, p := range slices.SortedFunc(maps.Keys(in.mu.queues), cluster.PartitionID.Compare) {
+		if q := in.mu.queues[p]; !q.active {
 			q.active = true
 			wake(p)
 		}

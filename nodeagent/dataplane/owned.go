@@ -22,6 +22,7 @@ type ownedPartitions struct {
 	cfg   Config
 	logs  Logs
 	stats *Stats
+	now   func() time.Time
 	// turn rotates which partition is asked first.
 	turn atomic.Uint64
 
@@ -35,6 +36,7 @@ type ownedPartitions struct {
 type owned struct {
 	partition cluster.PartitionID
 	log       Log
+	now       func() time.Time
 	// epoch is the log's when its reservations began. It stays when a move begins or is cancelled, since
 	// reservations do; an opening after an absence has a higher one.
 	epoch cluster.Epoch
@@ -62,8 +64,8 @@ type group struct {
 	}
 }
 
-func newOwnedPartitions(cfg Config, logs Logs, stats *Stats) *ownedPartitions {
-	op := &ownedPartitions{cfg: cfg, logs: logs, stats: stats}
+func newOwnedPartitions(cfg Config, deps Deps, stats *Stats) *ownedPartitions {
+	op := &ownedPartitions{cfg: cfg, logs: deps.Logs, stats: stats, now: deps.Now}
 	op.clear()
 	return op
 }
@@ -86,7 +88,7 @@ func (op *ownedPartitions) get(p cluster.PartitionID) (*owned, error) {
 	if o, ok := op.mu.parts[p]; ok && o.log == l {
 		return o, nil
 	}
-	o := &owned{partition: p, log: l, epoch: l.Epoch()}
+	o := &owned{partition: p, log: l, now: op.now, epoch: l.Epoch()}
 	o.mu.groups = map[string]*group{}
 	op.mu.parts[p] = o
 	return o, nil
@@ -163,7 +165,7 @@ func (o *owned) reserve(g *group, n int, b *budget, stats *Stats) ([]*nodev1.Con
 	defer g.mu.Unlock()
 	res := g.mu.res
 	res.advance(o.log.LogStart())
-	now := time.Now()
+	now := o.now()
 	var out []*nodev1.ConsumedRecord
 	take := func(from cluster.Offset, count int) (full bool, err error) {
 		records, err := o.log.Read(from, count, max(b.bytes, 1))
@@ -222,7 +224,7 @@ func (o *owned) record(r *store.Record, g *group) *nodev1.ConsumedRecord {
 func (o *owned) ready(g *group) (ready bool, next time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := time.Now()
+	now := o.now()
 	at, any := g.mu.res.nextExpiry(now)
 	if any && !at.After(now) {
 		return true, now

@@ -100,17 +100,17 @@ func (s *Service) consumeOwned(ctx context.Context, req *nodev1.ConsumeOwnedRequ
 	if err != nil {
 		return nil, err
 	}
-	end := time.Now().Add(min(max(req.GetWait().AsDuration(), 0), MaxConsumeWait))
+	end := s.deps.Now().Add(min(max(req.GetWait().AsDuration(), 0), MaxConsumeWait))
 	b := budget{records: int(min(req.GetMaxRecords(), MaxConsumeRecords)),
 		bytes: cluster.Bytes(min(req.GetMaxBytes(), MaxConsumeBytes)), visibility: visibility}
 	for {
 		resp, w, err := s.owned.round(ctx, req, b)
 		if cerr := ctx.Err(); cerr != nil && len(resp.GetRecords()) > 0 {
 			// Who asked has gone: the records are for the next.
-			_, _, err := s.settleOwned(context.WithoutCancel(ctx), receiptsOf(resp.GetRecords()), extendBy(0))
+			_, _, err := s.settleOwned(context.WithoutCancel(ctx), receiptsOf(resp.GetRecords()), s.extendBy(0))
 			return nil, errors.Join(cerr, err)
 		}
-		if err != nil || len(resp.GetRecords()) > 0 || w.ready || ctx.Err() != nil || !time.Now().Before(end) ||
+		if err != nil || len(resp.GetRecords()) > 0 || w.ready || ctx.Err() != nil || !s.deps.Now().Before(end) ||
 			len(resp.GetNotOwned()) == len(req.GetIndexes()) {
 			return resp, err
 		}
@@ -134,7 +134,7 @@ type watch struct {
 // round asks each partition once, or twice when a fair share of each leaves room.
 func (op *ownedPartitions) round(ctx context.Context, req *nodev1.ConsumeOwnedRequest, b budget) (*nodev1.ConsumeOwnedResponse, watch, error) {
 	resp := &nodev1.ConsumeOwnedResponse{}
-	w := watch{until: time.Now().Add(MaxConsumeWait)}
+	w := watch{until: op.now().Add(MaxConsumeWait)}
 	type source struct {
 		o *owned
 		g *group
@@ -188,7 +188,7 @@ func (op *ownedPartitions) round(ctx context.Context, req *nodev1.ConsumeOwnedRe
 			w.ready = w.ready || (ready && req.GetMaxRecords() == 0)
 			if ready {
 				// Offered but not read: look again soon, not at once.
-				next = time.Now().Add(20 * time.Millisecond)
+				next = op.now().Add(20 * time.Millisecond)
 			}
 			if !next.IsZero() {
 				w.until = minTime(w.until, next)
@@ -217,7 +217,7 @@ func (h ownerHandler) ExtendOwned(ctx context.Context, req *nodev1.ExtendOwnedRe
 			return nil, h.s.wire(err)
 		}
 	}
-	n, errs, err := h.s.settleOwned(ctx, req.GetReceipts(), extendBy(visibility))
+	n, errs, err := h.s.settleOwned(ctx, req.GetReceipts(), h.s.extendBy(visibility))
 	if err != nil {
 		return nil, h.s.wire(err)
 	}
@@ -232,9 +232,9 @@ func receiptsOf(records []*nodev1.ConsumedRecord) []string {
 	return out
 }
 
-func extendBy(d time.Duration) settleFunc {
+func (s *Service) extendBy(d time.Duration) settleFunc {
 	return func(r *reservations, o cluster.Offset, nonce uint64) settlement {
-		return r.extend(o, nonce, time.Now().Add(d))
+		return r.extend(o, nonce, s.deps.Now().Add(d))
 	}
 }
 

@@ -3,7 +3,6 @@ package dataplane
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -34,7 +33,7 @@ func (s *Service) produce(ctx context.Context, req *nodev1.ProduceRequest) (uint
 			return 0, err
 		}
 	}
-	now := time.Now().UnixMilli()
+	now := s.deps.Now().UnixMilli()
 	records := make([]store.Record, len(req.GetRecords()))
 	for i, r := range req.GetRecords() {
 		records[i] = store.Record{Time: now, Key: r.GetKey(), Value: r.GetValue()}

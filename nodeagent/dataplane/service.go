@@ -34,6 +34,8 @@ type Deps struct {
 	// HTTPClient dials other agents; may be nil. Scheme is "http" when empty.
 	HTTPClient connecthttp.HTTPClient
 	Scheme     string
+	// Now is the clock of reservations, deliveries and record times; nil is time.Now.
+	Now func() time.Time
 	// WireError turns a domain error into what handlers return; may be nil when the server does that.
 	WireError func(error) error
 	// Logger may be nil.
@@ -90,17 +92,20 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Logger == nil {
 		deps.Logger = zap.NewNop()
 	}
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
 	in, err := openIngress(deps.DB, deps.Prefix, cfg)
 	if err != nil {
 		return nil, err
 	}
 	s := &Service{cfg: cfg, deps: deps, router: deps.Router, in: in, log: deps.Logger, stop: make(chan struct{})}
 	s.peers = newPeers(deps.HTTPClient, deps.Scheme, cfg.AppendsPerOwner, cfg.RequestTimeout)
-	s.disk = diskGuard{free: deps.DiskFree, reserve: cfg.DiskReserve}
+	s.disk = diskGuard{free: deps.DiskFree, reserve: cfg.DiskReserve, now: deps.Now}
 	s.dispatcher = &dispatcher{cfg: cfg, self: deps.Self, in: in, router: deps.Router, logs: deps.Logs,
-		peers: s.peers, leaseTTL: deps.LeaseTTL, stats: &s.stats, log: deps.Logger,
+		peers: s.peers, leaseTTL: deps.LeaseTTL, stats: &s.stats, log: deps.Logger, now: deps.Now,
 		local: &peer{slots: make(chan struct{}, cfg.AppendsPerOwner)}}
-	s.owned = newOwnedPartitions(cfg, deps.Logs, &s.stats)
+	s.owned = newOwnedPartitions(cfg, deps, &s.stats)
 	return s, nil
 }
 
@@ -109,6 +114,12 @@ func (s *Service) Register(server *connect.Server) {
 	nodev1connect.RegisterDataServiceHandler(server, dataHandler{s})
 	nodev1connect.RegisterOwnerServiceHandler(server, ownerHandler{s})
 }
+
+// Data and Owner are the clients' side and the owner's side, for who does without a server, such as a simulation.
+func (s *Service) Data() nodev1connect.DataServiceHandler { return dataHandler{s} }
+
+// Owner is documented at Data.
+func (s *Service) Owner() nodev1connect.OwnerServiceHandler { return ownerHandler{s} }
 
 // Run delivers the queue until ctx ends. When it returns no handler uses the database any more, and later
 // requests are refused. It is called once.
@@ -179,6 +190,7 @@ func (s *Service) wire(err error) error {
 type diskGuard struct {
 	free    func() (cluster.Bytes, error)
 	reserve cluster.Bytes
+	now     func() time.Time
 
 	mu   sync.Mutex
 	read time.Time
@@ -192,7 +204,7 @@ func (g *diskGuard) check() error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if now := time.Now(); g.read.IsZero() || now.Sub(g.read) > time.Second {
+	if now := g.now(); g.read.IsZero() || now.Sub(g.read) > time.Second {
 		g.last, g.err = g.free()
 		g.read = now
 	}

@@ -3,7 +3,6 @@ package dataplane
 import (
 	"context"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -123,7 +122,7 @@ func (op *ownedPartitions) settle(p cluster.PartitionID, name string, receipts [
 	if len(done) == 0 {
 		return
 	}
-	g.wake(time.Now())
+	g.wake(op.now())
 	if err := g.commit(o.log); err != nil {
 		for _, r := range done {
 			out.add(0, r.refuse(err))

@@ -17,6 +17,7 @@ var wallUses = map[string][]string{
 	"consensus/etcdraft/datadir.go":         {"Truncate"},                // of a file
 	"fsm/codec.go":                          {"UnixNano", "Unix", "UTC"}, // what records show
 	"internal/api/health.go":                {"Round"},                   // of a duration
+	"internal/controller/controller.go":     {"Round"},                   // of the leader
 	"internal/controller/propose.go":        {"UnixNano"},                // what records show
 	"internal/controller/status.go":         {"Round"},                   // of a duration
 	"internal/wire/wire.go":                 {"AsTime"},                  // what records show
