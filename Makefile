@@ -23,7 +23,7 @@ demo: build build-faults ## real processes, real kills, a verdict (about two min
 	@$(BIN)/demo --release $(BIN)/naradctl-plane --faults $(BIN)/naradctl-plane-faults $(DEMO)
 
 .PHONY: test
-test: lint unit sim-short cluster ## everything CI runs
+test: lint unit sim-short planted-daily cluster ## everything CI runs
 
 .PHONY: lint
 lint: ## vet, formats, protobuf lint, generated code up to date
@@ -69,6 +69,10 @@ sim: ## simulate: SEED=n replays one run, N=1000 [FROM=n] runs many
 .PHONY: planted
 planted: ## plant known bugs one at a time; the simulation has to catch each
 	@$(GO) run ./test/sim/planted $(PLANTED)
+
+.PHONY: planted-daily
+planted-daily: ## plant two of the known bugs, others each day
+	@$(GO) run ./test/sim/planted -daily 2
 
 .PHONY: cluster
 cluster: build build-faults ## tests on real processes

@@ -6,14 +6,18 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	planev1 "github.com/naradctl/naradctl-plane/proto/naradplane/v1"
+	"github.com/naradctl/naradctl-plane/test/watchcheck"
 )
 
-// Owners follows the watch streams of all controllers and checks their promises: revisions grow strictly, a
-// revision comes whole, and every controller names the same owner for an epoch.
+// Owners follows the watch streams of all controllers and checks their promises, those of package watchcheck, and that every
+// controller names the same owner for an epoch.
 type Owners struct {
-	wg sync.WaitGroup
-	mu struct {
+	wg      sync.WaitGroup
+	watches watchcheck.Log
+	mu      struct {
 		sync.Mutex
 		owners     map[ownership]string
 		violations []string
@@ -32,10 +36,11 @@ func WatchOwners(ctx context.Context, addresses []string) *Owners {
 	o := &Owners{}
 	o.mu.owners = map[ownership]string{}
 	for _, a := range addresses {
+		stream := o.watches.Stream(a)
 		o.wg.Go(func() {
 			var after uint64
 			for ctx.Err() == nil {
-				after = o.follow(ctx, a, after)
+				after = o.follow(ctx, a, stream, after)
 				select {
 				case <-ctx.Done():
 				case <-time.After(100 * time.Millisecond):
@@ -47,11 +52,12 @@ func WatchOwners(ctx context.Context, addresses []string) *Owners {
 }
 
 // follow reads one stream to its end and returns the revision to resume after; zero starts from a snapshot.
-func (o *Owners) follow(ctx context.Context, address string, after uint64) uint64 {
+func (o *Owners) follow(ctx context.Context, address string, record *watchcheck.Stream, after uint64) uint64 {
 	stream, err := ClientsOf(address).WatchRoutes(ctx, &planev1.WatchRoutesRequest{AfterRevision: after})
 	if err != nil {
 		return after
 	}
+	record.Open(after)
 	for {
 		m, err := stream.Receive()
 		if err != nil {
@@ -63,19 +69,16 @@ func (o *Owners) follow(ctx context.Context, address string, after uint64) uint6
 		switch e := m.GetEvent().(type) {
 		case *planev1.WatchRoutesResponse_Snapshot:
 			o.note(address, e.Snapshot.GetChanges())
+			record.Snapshot(m.GetRevision(), e.Snapshot.GetFirst(), e.Snapshot.GetLast())
 			if e.Snapshot.GetLast() {
 				after = m.GetRevision()
 			}
 		case *planev1.WatchRoutesResponse_Delta:
-			if m.GetRevision() <= after {
-				o.violate("%s: revision %d came after %d", address, m.GetRevision(), after)
-			}
+			record.Delta(m.GetRevision(), content(e.Delta))
 			after = m.GetRevision()
 			o.note(address, e.Delta.GetChanges())
 		case *planev1.WatchRoutesResponse_Progress:
-			if m.GetRevision() < after {
-				o.violate("%s: progress went from %d to %d", address, after, m.GetRevision())
-			}
+			record.Progress(m.GetRevision())
 			after = m.GetRevision()
 		}
 	}
@@ -101,17 +104,24 @@ func (o *Owners) note(address string, changes []*planev1.Change) {
 	}
 }
 
-func (o *Owners) violate(format string, args ...any) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.mu.violations = append(o.mu.violations, fmt.Sprintf(format, args...))
+// content is what a revision changes, alike on every stream.
+func content(d *planev1.Delta) string {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(d)
+	if err != nil {
+		panic(err) // it came off the wire
+	}
+	return string(b)
 }
 
 // Violations returns what broke a promise so far.
 func (o *Owners) Violations() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return append([]string(nil), o.mu.violations...)
+	out := append([]string(nil), o.mu.violations...)
+	for _, v := range o.watches.Check() {
+		out = append(out, v.String())
+	}
+	return out
 }
 
 // Wait waits for the watchers' end, after their ctx has ended.

@@ -2,10 +2,10 @@ package sim
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -16,8 +16,7 @@ import (
 	"github.com/naradctl/naradctl-plane/consensus"
 	"github.com/naradctl/naradctl-plane/consensus/etcdraft"
 	"github.com/naradctl/naradctl-plane/fsm"
-	"github.com/naradctl/naradctl-plane/internal/cluster"
-	storagev1 "github.com/naradctl/naradctl-plane/proto/naradplane/storage/v1"
+	leading "github.com/naradctl/naradctl-plane/internal/controller"
 )
 
 const (
@@ -26,14 +25,12 @@ const (
 	proposeTimeout = 3 * time.Second
 	barrierTimeout = time.Second
 	historyLimit   = 60
+	// lingering is how long a removed member still votes.
+	lingering = 5 * electionTicks * tickEvery
 )
 
 // errUnknown: the command may be applied now, later or never.
 var errUnknown = errors.New("outcome unknown")
-
-func noLeader(c *controller) error {
-	return cluster.Errorf(cluster.ReasonNoLeader, "controller %d does not lead", c.id)
-}
 
 // stateMachine lets the driver drive the fsm.
 type stateMachine struct{ *fsm.Machine }
@@ -76,10 +73,17 @@ type controller struct {
 	seq     uint64
 
 	snapshots map[uint64][]byte
-	waiting   map[etcdraft.ProposalID]func(fsm.Result)
+	waiting   map[etcdraft.ProposalID]func(etcdraft.AppliedEntry)
 	reads     map[string]func(uint64)
 	scheduled bool
-	soft      soft
+	heard     map[uint64]time.Duration
+	// leadsSince is when this run began to lead last.
+	leadsSince time.Duration
+	// lead is the real controller over this member; turn is the proc that holds it.
+	lead *leading.Controller
+	turn *proc
+	// gone says that the member was removed and has ended.
+	gone bool
 }
 
 func (c *controller) up() bool { return c.life != nil && c.life.alive }
@@ -129,8 +133,9 @@ func (c *controller) Open(meta *raftpb.SnapshotMetadata) (io.ReadCloser, error) 
 // start begins a life over what log and state machine hold.
 func (c *controller) start() (err error) {
 	c.runs++
-	c.snapshots, c.scheduled, c.soft = map[uint64][]byte{}, false, soft{}
-	c.waiting, c.reads = map[etcdraft.ProposalID]func(fsm.Result){}, map[string]func(uint64){}
+	c.snapshots, c.scheduled, c.turn = map[uint64][]byte{}, false, nil
+	c.waiting, c.reads = map[etcdraft.ProposalID]func(etcdraft.AppliedEntry){}, map[string]func(uint64){}
+	c.heard, c.leadsSince = map[uint64]time.Duration{}, c.w.now
 	c.driver, err = etcdraft.NewDriver(etcdraft.DriverConfig{
 		ID: consensus.ID(c.id), Log: c.log, StateMachine: stateMachine{c.machine}, ClusterID: "sim", Incoming: c,
 		ElectionTicks: electionTicks, HeartbeatTicks: 2, MaxMessageBytes: 4 << 10, MaxInflightMessages: 16,
@@ -146,8 +151,9 @@ func (c *controller) start() (err error) {
 			c.schedule()
 		}
 	})
+	c.lead = leading.New(c.config(), backend{c}, c.machine, nil)
 	c.life.spawn(c.keep)
-	c.life.spawn(c.lead)
+	c.life.spawn(c.rounds)
 	return nil
 }
 
@@ -162,9 +168,52 @@ func (c *controller) crash() {
 	c.fs = clone
 }
 
+// retire ends a member that was removed, for good.
+func (c *controller) retire() {
+	if c.gone {
+		return
+	}
+	c.w.log("%s was removed and stops", c.host)
+	c.gone = true
+	if !c.up() {
+		return
+	}
+	c.life.end()
+	if err := c.machine.Close(); err != nil {
+		c.w.violated("I1", "%s: close: %v", c.host, err)
+	}
+}
+
+// join starts a member that was admitted: it has neither log nor state, and is sent a snapshot.
+func (w *World) join(id uint64, name string) {
+	if w.member(id) != nil {
+		return
+	}
+	c := &controller{w: w, id: id, host: host(name), clk: w.newClock(), fs: vfs.NewCrashableMem(), log: etcdraft.NewMemLog(nil)}
+	w.ctls = append(w.ctls, c)
+	w.log("%s joins as member %d", name, id)
+	if err := errors.Join(c.open(), c.start()); err != nil {
+		w.violated("I1", "%s does not join: %v", name, err)
+	}
+}
+
+func (w *World) member(id uint64) *controller {
+	for _, c := range w.ctls {
+		if c.id == id {
+			return c
+		}
+	}
+	return nil
+}
+
+// members are the controllers that were not removed.
+func (w *World) members() []*controller {
+	return slices.DeleteFunc(slices.Clone(w.ctls), func(c *controller) bool { return c.gone })
+}
+
 // restart brings a crashed member back.
 func (c *controller) restart() {
-	if c.up() {
+	if c.up() || c.gone {
 		return
 	}
 	if err := c.open(); err != nil {
@@ -199,7 +248,7 @@ func (c *controller) keep(p *proc) {
 		if err != nil {
 			continue
 		}
-		meta := &raftpb.SnapshotMetadata{Index: new(at), Term: new(term), ConfState: &raftpb.ConfState{Voters: []uint64{1, 2, 3}}}
+		meta := &raftpb.SnapshotMetadata{Index: new(at), Term: new(term), ConfState: c.driver.ConfState()}
 		if err := c.log.Compact(meta); err != nil {
 			p.w.violated("I1", "%s: compact: %v", c.host, err)
 			return
@@ -230,6 +279,9 @@ func (c *controller) ready() {
 			return
 		}
 		c.send(work.Messages)
+		if work.Soft != nil && work.Soft.Lead == c.id {
+			c.leadsSince = c.w.now
+		}
 		for _, r := range work.Reads {
 			if done := c.reads[string(r.RequestCtx)]; done != nil {
 				delete(c.reads, string(r.RequestCtx))
@@ -265,13 +317,21 @@ func (c *controller) apply(m *raftpb.Message) bool {
 		return false
 	}
 	for _, e := range a.Entries {
-		r, ok := e.Result.(fsm.Result)
-		if done := c.waiting[e.ID]; ok && done != nil {
+		if done := c.waiting[e.ID]; done != nil {
 			delete(c.waiting, e.ID)
-			done(r)
+			done(e)
 		}
 	}
 	c.driver.Applied(a)
+	if c.driver.Removed(consensus.ID(c.id)) {
+		// The others may need its vote until they know.
+		l := c.life
+		c.w.after(lingering, func() {
+			if c.life == l {
+				c.retire()
+			}
+		})
+	}
 	return true
 }
 
@@ -287,7 +347,10 @@ func (c *controller) mayCrash() bool {
 func (c *controller) send(ms []*raftpb.Message) {
 	for _, m := range ms {
 		m := proto.Clone(m).(*raftpb.Message)
-		to := c.w.ctls[m.GetTo()-1]
+		to := c.w.member(m.GetTo())
+		if to == nil {
+			continue // admitted, and not started yet
+		}
 		if m.GetType() == raftpb.MsgSnap {
 			c.sendSnapshot(to, m)
 			continue
@@ -306,13 +369,12 @@ func (c *controller) sendSnapshot(to *controller, m *raftpb.Message) {
 	}
 	var body bytes.Buffer
 	_, err = snap.WriteTo(&body)
-	term, terr := c.log.Term(snap.Index())
-	if err := errors.Join(err, terr, snap.Close()); err != nil {
+	m, merr := c.driver.SnapshotMessage(m, snap)
+	index := snap.Index()
+	if err := errors.Join(err, merr, snap.Close()); err != nil {
 		c.w.violated("I1", "%s: snapshot: %v", c.host, err)
 		return
 	}
-	index := snap.Index()
-	m.Snapshot.Metadata.Index, m.Snapshot.Metadata.Term = new(index), new(term)
 	c.w.log("%s sends %s a snapshot of index %d", c.host, to.host, index)
 	c.w.net.deliver(c.host, to.host, func() {
 		if to.up() {
@@ -326,6 +388,14 @@ func (c *controller) step(m *raftpb.Message) {
 	if !c.up() {
 		return
 	}
+	if c.driver.Removed(consensus.ID(m.GetFrom())) {
+		// Who was removed is told so.
+		if from := c.w.member(m.GetFrom()); from != nil && m.GetFrom() != c.id {
+			c.w.net.send(c.host, from.host, from.retire)
+		}
+		return
+	}
+	c.heard[m.GetFrom()] = c.w.now
 	if err := c.driver.Step(proto.Clone(m).(*raftpb.Message)); err != nil {
 		c.w.violated("I1", "%s: step: %v", c.host, err)
 		return
@@ -334,65 +404,3 @@ func (c *controller) step(m *raftpb.Message) {
 }
 
 func (c *controller) leads() bool { return c.driver.Status().RaftState == raft.StateLeader }
-
-// propose orders a command. NO_LEADER says that it will never be applied, errUnknown that it may be.
-func (c *controller) propose(p *proc, cmd *storagev1.Command) (fsm.Result, error) {
-	cmd.NowUnixNano = int64(c.clk.now())
-	b, err := fsm.Encode(cmd)
-	if err != nil {
-		return fsm.Result{}, err
-	}
-	c.seq++
-	id := etcdraft.ProposalID{Nonce: c.id<<32 | c.runs, Seq: c.seq}
-	if err := c.driver.Propose(id, b); err != nil {
-		return fsm.Result{}, noLeader(c)
-	}
-	r, ok := await(p, proposeTimeout, func(done func(fsm.Result)) {
-		c.waiting[id] = done
-		c.schedule()
-	})
-	delete(c.waiting, id)
-	if !ok {
-		return fsm.Result{}, errUnknown
-	}
-	return r, nil
-}
-
-// confirm returns when this member leads and its state is current as of the call.
-func (c *controller) confirm(p *proc) error {
-	if !c.leads() || !c.driver.OwnTermApplied() {
-		return noLeader(c)
-	}
-	term := c.driver.Status().GetTerm()
-	c.seq++
-	ctx := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, c.id<<32|c.runs), c.seq)
-	index, ok := await(p, barrierTimeout, func(done func(uint64)) {
-		c.reads[string(ctx)] = done
-		m := &raftpb.Message{Type: raftpb.MsgReadIndex.Enum(), From: new(c.id), To: new(c.id), Entries: []*raftpb.Entry{{Data: ctx}}}
-		if err := c.driver.Step(m); err != nil {
-			c.w.violated("I1", "%s: read: %v", c.host, err)
-		}
-		c.schedule()
-	})
-	delete(c.reads, string(ctx))
-	if !ok {
-		return noLeader(c)
-	}
-	for c.machine.AppliedIndex() < index {
-		p.sleep(5 * time.Millisecond)
-	}
-	if !c.leads() || c.driver.Status().GetTerm() != term {
-		return noLeader(c)
-	}
-	c.adopt(term)
-	return nil
-}
-
-// do is propose with refusals as errors.
-func (c *controller) do(p *proc, cmd *storagev1.Command) (fsm.Result, error) {
-	r, err := c.propose(p, cmd)
-	if err == nil && r.Err != nil {
-		err = r.Err
-	}
-	return r, err
-}

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"os"
 	"slices"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -83,4 +85,80 @@ func content(fs *vfs.MemFS, path string) ([]byte, error) {
 	}
 	b, err := io.ReadAll(f)
 	return b, errors.Join(err, f.Close())
+}
+
+// faultyFS fails the next syncs of data when it is told to, and has no room for anything while it is full.
+type faultyFS struct {
+	vfs.FS
+	failSyncs int
+	full      bool
+}
+
+var errInjected = errors.New("injected: sync failed")
+
+type faultyFile struct {
+	vfs.File
+	fs *faultyFS
+}
+
+func (f *faultyFS) room() error {
+	if f.full {
+		return syscall.ENOSPC
+	}
+	return nil
+}
+
+// Create implements vfs.FS.
+func (f *faultyFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := f.room(); err != nil {
+		return nil, err
+	}
+	return f.wrap(f.FS.Create(name, c))
+}
+
+// OpenReadWrite implements vfs.FS.
+func (f *faultyFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	return f.wrap(f.FS.OpenReadWrite(name, c, opts...))
+}
+
+// MkdirAll implements vfs.FS. A directory that exists takes no room.
+func (f *faultyFS) MkdirAll(dir string, perm os.FileMode) error {
+	if _, err := f.FS.Stat(dir); err != nil && f.full {
+		return syscall.ENOSPC
+	}
+	return f.FS.MkdirAll(dir, perm)
+}
+
+func (f *faultyFS) wrap(file vfs.File, err error) (vfs.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &faultyFile{file, f}, nil
+}
+
+// Write implements vfs.File. A full disk may take a part.
+func (f *faultyFile) Write(b []byte) (int, error) {
+	if f.fs.full {
+		n, err := f.File.Write(b[:len(b)/2])
+		return n, errors.Join(err, syscall.ENOSPC)
+	}
+	return f.File.Write(b)
+}
+
+// WriteAt implements vfs.File.
+func (f *faultyFile) WriteAt(b []byte, at int64) (int, error) {
+	if f.fs.full {
+		n, err := f.File.WriteAt(b[:len(b)/2], at)
+		return n, errors.Join(err, syscall.ENOSPC)
+	}
+	return f.File.WriteAt(b, at)
+}
+
+// SyncData implements vfs.File.
+func (f *faultyFile) SyncData() error {
+	if f.fs.failSyncs > 0 {
+		f.fs.failSyncs--
+		return errInjected
+	}
+	return f.File.SyncData()
 }

@@ -10,35 +10,42 @@
 //
 // # What is real
 //
-//   - consensus/etcdraft: the Driver over a MemLog that crashes; elections draw from crypto/rand, which the
-//     caller has made deterministic (testing/cryptotest).
+//   - consensus/etcdraft: the Driver over a MemLog that crashes, configuration changes and snapshots included; elections
+//     draw from crypto/rand, which the caller has made deterministic (testing/cryptotest).
 //   - fsm: the Machine on Pebble on a file system that loses what was not synced; snapshots included.
-//   - planner.Plan; the leader proposes what it returns, with the view's preconditions.
-//   - transfer/move and transfer/handoff: the step functions and the journal form of their states.
-//   - nodeagent.View, folded from Machine.Changes; nodeagent/partitionlog on a file system that crashes.
+//   - internal/controller: the Controller, driven round by round, with its planner, verdicts, leases, placement, drains and
+//     membership. Its calls of the backend park the proc that runs it (backend.go).
+//   - transfer/move and transfer/handoff: the step functions and the journal form of their states; transfer.Resolver and
+//     transfer.Reclaimer, salvage included.
+//   - nodeagent: the View, folded from Machine.Changes; the database (identity, incarnation, journal, markers, cached view,
+//     ingress queue) on a file system that crashes; Decide.
+//   - nodeagent/dataplane: the Service over that database: ingress queue, Router, the deliveries of the dispatcher one step
+//     at a time, reservations, receipts. nodeagent/partitionlog on a file system that crashes and fills up.
 //
 // # What is re-implemented, thin
 //
-// The shells that spread the same steps over goroutines, with the same rules and orders: the shell around the
-// driver (consensus.go; internal/controller and etcdraft.Backend are the real ones), the leader's loop and its
-// soft state (leader.go), the agent's session, watch and decisions (node.go, reclaim.go), both sides' effects
-// (source.go, mover.go), copying (copy.go), reclaim and salvage (reclaim.go). The journal is a map that can
-// crash. Ingress queues, routers and reservations are not here: a producer speaks to the owner's log.
+// The shells that spread the same steps over goroutines, with the same rules and orders: the shell around the driver
+// (consensus.go, backend.go; etcdraft.Backend is the real one), the agent's session and watch (node.go), both sides'
+// effects (source.go, mover.go), copying (copy.go), what performs the agent's decisions (reclaim.go). Connections, their
+// circuit breakers and the clients' side of consuming are not here: a consumer asks the owners that some node's routes name.
 //
 // # What is checked
 //
-// truth.go folds every revision when the first controller applies it, and checks owners, epochs, incarnations,
-// draining marks and removals there; at a flip it opens what a power cut would leave at the destination at that
-// very instant. ledger.go has every acknowledged record with its offset, and compares whenever a log is opened.
-// Acknowledgements, thaws, rollbacks, confirmations and deletions are checked at the instant at which they
-// happen. At the end faults stop, and within a bound every partition serves, no move is left, everything that
-// was acknowledged was delivered, but for what a disk took along that was lost for ever, and the states are alike.
+// truth.go folds every revision when the first controller applies it, and checks owners, epochs, incarnations, first
+// placements, draining marks and removals there; at a flip it opens what a power cut would leave at the destination at that
+// very instant. ledger.go has every record that an owner acknowledged with its offset, and compares whenever a log is opened;
+// retention may take what is old enough by the records' own times. A committed offset that moves passes nothing that no
+// consumer acknowledged. Acknowledgements, thaws, rollbacks, confirmations and deletions are checked at the instant at which
+// they happen, and a node that leaves has nothing in its queue. Every watch is recorded, and has to be ordered, unique,
+// atomic, reliable, resumable and bookmarkable (test/watchcheck). At the end faults stop, and within a bound every partition
+// serves, no move is left, nothing of a deleted topic is, queues are empty, everything that was acknowledged was delivered,
+// but for what a disk took along that was lost for ever, and the states are alike.
 //
 // That these checks can fail is shown by planted/: patches of known bugs, built with go test -overlay, each of
 // which some seed has to catch (make planted).
 //
 // # Files
 //
-// sim.go (Run), world.go (events, clocks, trace), proc.go, net.go, disk.go (power cuts); the hosts as above;
-// operators.go (commands and faults); truth.go and ledger.go (checks).
+// sim.go (Run), world.go (events, clocks, trace), proc.go, net.go, disk.go (power cuts, full disks); the hosts as above;
+// data.go (records); operators.go (commands and faults); truth.go and ledger.go (checks).
 package sim

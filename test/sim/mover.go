@@ -3,13 +3,15 @@ package sim
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
-	"strings"
+	"syscall"
 	"time"
 
 	"github.com/naradctl/naradctl-plane/internal/cluster"
 	"github.com/naradctl/naradctl-plane/transfer"
+	"github.com/naradctl/naradctl-plane/transfer/handoff"
 	"github.com/naradctl/naradctl-plane/transfer/move"
 	"github.com/naradctl/naradctl-plane/transfer/store"
 )
@@ -43,13 +45,10 @@ type journaledMove struct{ st move.State }
 func (r *run) k() pm { return pm{r.p, r.move} }
 
 func (n *node) loadMoves() {
-	for k, b := range n.journal.values {
-		if !strings.HasPrefix(k, "move/") {
-			continue
-		}
+	for _, b := range n.load("move/") {
 		st, err := move.Decode(b)
 		if err != nil {
-			n.w.violated("I7", "%s: %s: %v", n.id, k, err)
+			n.w.violated("I7", "%s: move journal: %v", n.id, err)
 			return
 		}
 		list := append(n.journaled[st.Partition], journaledMove{st})
@@ -145,6 +144,17 @@ func (n *node) observeMove(a cluster.Assignment) {
 	}
 }
 
+// observeGone is told that a partition does not exist any more.
+func (n *node) observeGone(p cluster.PartitionID) {
+	delete(n.next, p)
+	if r := n.runs[p]; r != nil {
+		r.input(move.Hinted{})
+	}
+	for _, o := range n.outsOf(p) {
+		o.input(handoff.Hinted{})
+	}
+}
+
 func (n *node) observeNode(v cluster.Node) {
 	for _, p := range sortedKeys(n.runs, cluster.PartitionID.Compare) {
 		if r := n.runs[p]; r != nil && r.source == v.ID {
@@ -205,9 +215,9 @@ func (r *run) perform(x move.Effect) {
 		if err != nil {
 			n.w.violated("I7", "%s: %v", n.id, err)
 		}
-		n.journal.save(key("move", r.k()), b)
+		n.save(key("move", r.k()), b)
 	case move.Forget:
-		n.journal.remove(key("move", r.k()))
+		n.remove(key("move", r.k()))
 	case move.Wait:
 		r.timer++
 		id, l := r.timer, n.life
@@ -272,15 +282,11 @@ func (r *run) effect(p *proc, x move.Effect) move.Event {
 		}
 		return orFailed(move.Installed{}, err)
 	case move.CompleteMove:
-		n.w.checkFlipAsked(n, r.k(), x.Handoff)
-		res, err := n.completeMove(p, r.k(), x)
-		return r.flipResult(p, res.Outcome, err)
+		return r.resolver().Complete(p.ctx(), x)
 	case move.ForceComplete:
-		n.w.book.promoting(n, r.k(), x)
-		res, err := n.forceComplete(p, r.k(), x)
-		return r.flipResult(p, res.Outcome, err)
+		return r.resolver().Force(p.ctx(), x)
 	case move.RevokeHandoff:
-		return r.revoke(p, x)
+		return r.resolver().Revoke(p.ctx(), x)
 	case move.Rollback:
 		n.w.checkRollback(n, r.k())
 		err := r.release()
@@ -307,13 +313,13 @@ func (r *run) effect(p *proc, x move.Effect) move.Event {
 		}
 		return orFailed(move.Opened{}, err)
 	case move.Report:
-		if err := n.reportOpened(p, r.k(), x.Epoch); err != nil && !transfer.Definite(err) {
+		if err := (control{n}).ReportOpened(p.ctx(), r.p, x.Epoch, r.move, nil); err != nil && !transfer.Definite(err) {
 			return orFailed(nil, err)
 		}
 		n.w.net.send(n.host, host(r.source), func() { r.atSource(func(s *node) { s.notified(r.k()) }) })
 		return move.Reported{}
 	case move.ReadMove:
-		return orFailed(r.readMove(p))
+		return orFailed(r.resolver().Read(p.ctx()))
 	case move.DropStaging:
 		n.w.checkDrop(n, r.k())
 		err := r.release()
@@ -321,7 +327,7 @@ func (r *run) effect(p *proc, x move.Effect) move.Event {
 			err = n.store.DropStaging(r.p, r.move)
 		}
 		if err == nil {
-			n.journal.remove(key("promoted", r.k()))
+			n.remove(key("promoted", r.k()))
 		}
 		return orFailed(move.Dropped{}, err)
 	}
@@ -332,7 +338,9 @@ func orFailed(e move.Event, err error) move.Event {
 	if err == nil {
 		return e
 	}
-	return move.Failed{Message: err.Error(), Hint: cluster.ReasonOf(err) == cluster.ReasonMoveMismatch}
+	return move.Failed{
+		Message: err.Error(), Hint: cluster.ReasonOf(err) == cluster.ReasonMoveMismatch, Blocked: errors.Is(err, syscall.ENOSPC),
+	}
 }
 
 // atSource runs fn at the source, if that lives.
@@ -398,7 +406,7 @@ func (r *run) stage(p *proc) error {
 		if c.Pending != nil {
 			return fmt.Errorf("the copy of move %d waits for its flip", c.Pending.MoveID)
 		}
-		v, err := n.readMove(p, r.k())
+		v, err := control{n}.ReadMove(p.ctx(), r.p, r.move)
 		if err != nil {
 			return err
 		}
@@ -416,73 +424,6 @@ func (r *run) stage(p *proc) error {
 	r.forgetStaged()
 	r.work.staging = s
 	return nil
-}
-
-func (r *run) mine(o *cluster.Outcome) bool {
-	return o != nil && o.Destination == r.n.id && o.Kind != cluster.OutcomeCancelled
-}
-
-// flipResult says what an answer means. Invariant I8: only an answer of the state machine is final.
-func (r *run) flipResult(p *proc, o *cluster.Outcome, err error) move.Event {
-	if err == nil {
-		if r.mine(o) {
-			return move.FlipAnswered{Epoch: o.Epoch, Forced: o.Kind == cluster.OutcomeForced}
-		}
-		return move.FlipRefused{Message: "the move ended", Ended: true}
-	}
-	if !transfer.Definite(err) {
-		return move.OutcomeUnknown{Message: err.Error()}
-	}
-	if e := cluster.AsError(err); r.mine(e.Outcome) && e.Outcome.MoveID == r.move {
-		return move.FlipAnswered{Epoch: e.Outcome.Epoch, Forced: e.Outcome.Kind == cluster.OutcomeForced}
-	}
-	switch cluster.ReasonOf(err) {
-	case cluster.ReasonMoveMismatch, cluster.ReasonNotFound, cluster.ReasonStaleEpoch:
-		view, rerr := r.readMove(p)
-		if rerr != nil {
-			return move.OutcomeUnknown{Message: rerr.Error()}
-		}
-		if v := view.(move.MoveRead); v.Mine {
-			return move.FlipAnswered{Epoch: v.Epoch, Forced: v.Forced}
-		}
-		return move.FlipRefused{Message: err.Error(), Ended: !view.(move.MoveRead).Current}
-	}
-	return move.FlipRefused{Message: err.Error()}
-}
-
-func (r *run) revoke(p *proc, x move.RevokeHandoff) move.Event {
-	res, err := r.n.revokeHandoff(p, r.k(), x.Handoff)
-	switch {
-	case err != nil && !transfer.Definite(err):
-		return move.OutcomeUnknown{Message: err.Error()}
-	case err != nil:
-		e, rerr := r.readMove(p)
-		if rerr != nil {
-			return move.OutcomeUnknown{Message: rerr.Error()}
-		}
-		if v := e.(move.MoveRead); v.Mine {
-			return move.FlipAnswered{Epoch: v.Epoch, Forced: v.Forced}
-		}
-		return move.Revoked{Ended: true}
-	case r.mine(res.Outcome):
-		return move.FlipAnswered{Epoch: res.Outcome.Epoch, Forced: res.Outcome.Kind == cluster.OutcomeForced}
-	}
-	return move.Revoked{Ended: res.Outcome != nil}
-}
-
-func (r *run) readMove(p *proc) (move.Event, error) {
-	v, err := r.n.readMove(p, r.k())
-	if err != nil {
-		return nil, err
-	}
-	e := move.MoveRead{Current: v.State == transfer.MoveCurrent, OwnerDead: v.Owner != nil && v.Owner.Status == cluster.NodeDead}
-	switch {
-	case r.mine(v.Outcome):
-		e.Mine, e.Epoch, e.Forced = true, v.Outcome.Epoch, v.Outcome.Kind == cluster.OutcomeForced
-	case v.State == transfer.MoveForgotten && v.Assignment != nil && v.Assignment.Owner == r.n.id:
-		e.Mine, e.Epoch = true, v.Assignment.OwnerEpoch
-	}
-	return e, nil
 }
 
 // promoted says what a promoted copy is made of.
@@ -524,7 +465,7 @@ func (r *run) promote(x move.Promote) (move.Event, error) {
 	}
 	b, err := json.Marshal(rec)
 	if err == nil {
-		n.journal.save(key("promoted", r.k()), b)
+		n.save(key("promoted", r.k()), b)
 	}
 	return move.Promotable{LEO: leo}, err
 }

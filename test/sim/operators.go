@@ -1,15 +1,16 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"time"
 
-	"github.com/naradctl/naradctl-plane/fsm"
 	"github.com/naradctl/naradctl-plane/internal/cluster"
+	leading "github.com/naradctl/naradctl-plane/internal/controller"
 	storagev1 "github.com/naradctl/naradctl-plane/proto/naradplane/storage/v1"
+	"github.com/naradctl/naradctl-plane/transfer"
 	"github.com/naradctl/naradctl-plane/transfer/handoff"
 	"github.com/naradctl/naradctl-plane/transfer/move"
-	"github.com/naradctl/naradctl-plane/transfer/store"
 )
 
 // operator is whoever gives commands, and whoever breaks things.
@@ -19,7 +20,6 @@ type operator struct {
 	at *node
 	// faults says that hosts crash and links are cut.
 	faults bool
-	topics int
 }
 
 func (w *World) newOperator() *operator {
@@ -27,26 +27,20 @@ func (w *World) newOperator() *operator {
 	return &operator{w: w, at: at}
 }
 
-// mayLeave says that nothing lies aside on a draining node.
-func (o *operator) mayLeave(id cluster.NodeID) bool {
-	n := o.w.node(id)
-	if n == nil || !n.up() {
-		return false
-	}
-	copies, err := n.store.Copies()
-	for _, c := range copies {
-		if c.Place != store.Staged {
-			return false
-		}
-	}
-	return err == nil && len(n.outs) == 0
+// lead has fn run by the controller that leads, holding its lock.
+func (o *operator) lead(p *proc, fn func(ctx context.Context, c *leading.Controller) error) error {
+	_, err := ask(p, o.at, func(p *proc, c *controller) (struct{}, error) {
+		return struct{}{}, c.exclusive(p, func(ctx context.Context) error { return fn(ctx, c.lead) })
+	})
+	return err
 }
 
-func (o *operator) must(p *proc, make func() *storagev1.Command) fsm.Result {
+// insist repeats what must come about, until it is refused for good.
+func (o *operator) insist(p *proc, fn func(ctx context.Context, c *leading.Controller) error) error {
 	for {
-		r, err := o.at.command(p, make)
-		if err == nil || cluster.ReasonOf(err) != cluster.ReasonNoLeader && cluster.AsError(err) != nil {
-			return r
+		err := o.lead(p, fn)
+		if err == nil || transfer.Definite(err) {
+			return err
 		}
 		p.sleep(200 * time.Millisecond)
 	}
@@ -64,26 +58,17 @@ func simSettings(w *World) cluster.Settings {
 	return s
 }
 
-// begin sets the cluster up: settings, then topics with owners among the nodes.
+// begin sets the cluster up: settings, then topics.
 func (o *operator) begin(p *proc) {
 	w := o.w
-	set := fsm.SettingsRecord(simSettings(w))
-	o.must(p, func() *storagev1.Command {
-		return &storagev1.Command{Command: &storagev1.Command_SetSettings{SetSettings: &storagev1.SetSettings{Settings: set}}}
-	})
 	for len(w.truth.view.Nodes) < len(w.nodes) {
 		p.sleep(100 * time.Millisecond)
 	}
-	for range 1 + w.rng.IntN(2) {
-		o.topics++
-		name := fmt.Sprintf("t%d", o.topics)
-		var owners []string
-		for range 1 + w.rng.IntN(3) {
-			owners = append(owners, string(pick(w, w.nodes).id))
-		}
-		o.must(p, func() *storagev1.Command {
-			return &storagev1.Command{Command: &storagev1.Command_CreateTopic{CreateTopic: &storagev1.CreateTopic{Name: name, Owners: owners}}}
-		})
+	if err := o.insist(p, o.settings()); err != nil {
+		w.violated("I1", "settings: %v", err)
+	}
+	for i := range 1 + w.rng.IntN(2) {
+		o.create(p, fmt.Sprintf("t%d", i+1))
 	}
 	o.faults = true
 	w.log("faults begin")
@@ -91,21 +76,104 @@ func (o *operator) begin(p *proc) {
 	o.at.life.spawn(o.disturb)
 }
 
+func (o *operator) settings() func(context.Context, *leading.Controller) error {
+	set := simSettings(o.w)
+	return func(ctx context.Context, c *leading.Controller) error {
+		_, _, err := c.UpdateSettings(ctx, func(cluster.Settings) cluster.Settings { return set }, "")
+		return err
+	}
+}
+
+// create makes a topic, which the leader places. A name that exists is fine: an answer may be lost.
+func (o *operator) create(p *proc, name string) {
+	w := o.w
+	n, retention := uint32(1+w.rng.IntN(3)), time.Duration(0)
+	if w.rng.IntN(3) == 0 {
+		retention = w.between(10*time.Second, 40*time.Second)
+	}
+	w.log("operator: topic %s, retention %s", name, retention)
+	_ = o.insist(p, func(ctx context.Context, c *leading.Controller) error {
+		_, _, err := c.CreateTopic(ctx, name, n, "", retention, "")
+		return err
+	})
+}
+
 // operate gives commands at random.
 func (o *operator) operate(p *proc) {
 	w := o.w
 	for !w.calm {
 		p.sleep(w.between(50*time.Millisecond, 1500*time.Millisecond))
-		switch k := w.rng.IntN(20); {
-		case k < 15:
+		switch k := w.rng.IntN(100); {
+		case k < 66:
 			o.move(p)
-		case k < 17:
+		case k < 74:
 			o.cancel(p)
-		case k < 18:
+		case k < 80:
 			o.drain(p, pick(w, w.nodes).id, true)
-		default:
+		case k < 90:
 			o.drain(p, pick(w, w.nodes).id, false)
+		case k < 93:
+			w.log("operator: settings")
+			_ = o.lead(p, o.settings())
+		case k < 96:
+			o.recreate(p)
+		default:
+			o.membership(p)
 		}
+	}
+}
+
+// recreate deletes a topic, and mostly makes it again under its name.
+func (o *operator) recreate(p *proc) {
+	w := o.w
+	topics := w.topics()
+	if len(topics) == 0 {
+		return
+	}
+	t := pick(w, topics)
+	w.log("operator: delete topic %s, %d", t.Name, t.ID)
+	for {
+		_, err := o.at.command(p, func() *storagev1.Command {
+			return &storagev1.Command{Command: &storagev1.Command_DeleteTopic{DeleteTopic: &storagev1.DeleteTopic{TopicId: uint64(t.ID)}}}
+		})
+		if err == nil || transfer.Definite(err) {
+			break
+		}
+		p.sleep(200 * time.Millisecond)
+	}
+	if w.rng.IntN(4) > 0 || len(topics) == 1 {
+		o.create(p, t.Name)
+	}
+}
+
+// maxControllers bounds how many controllers there ever are.
+const maxControllers = 6
+
+// membership adds a controller, or removes one of more than three.
+func (o *operator) membership(p *proc) {
+	w := o.w
+	members := w.members()
+	if len(members) > 3 {
+		c := pick(w, members)
+		w.log("operator: remove controller %s", c.host)
+		_ = o.lead(p, func(ctx context.Context, l *leading.Controller) error {
+			_, err := l.RemoveController(ctx, cluster.ControllerName(c.host), false)
+			return err
+		})
+		return
+	}
+	if len(w.ctls) >= maxControllers {
+		return
+	}
+	name := fmt.Sprintf("c%d", len(w.ctls)+1)
+	w.log("operator: add controller %s", name)
+	var rec cluster.Controller
+	err := o.insist(p, func(ctx context.Context, l *leading.Controller) (err error) {
+		_, rec, _, err = l.AddController(ctx, cluster.ControllerName(name), name, cluster.StoreID(name), "")
+		return err
+	})
+	if err == nil {
+		w.join(uint64(rec.RaftID), name)
 	}
 }
 
@@ -148,10 +216,13 @@ func (o *operator) cancel(p *proc) {
 
 func (o *operator) drain(p *proc, id cluster.NodeID, on bool) {
 	o.w.log("operator: draining of %s %t", id, on)
-	_, _ = o.at.command(p, func() *storagev1.Command {
-		return &storagev1.Command{Command: &storagev1.Command_SetDraining{SetDraining: &storagev1.SetDraining{
-			NodeIds: []string{string(id)}, Draining: on,
-		}}}
+	_ = o.lead(p, func(ctx context.Context, c *leading.Controller) error {
+		if !on {
+			_, err := c.CancelDecommission(ctx, id, "")
+			return err
+		}
+		_, err := c.Decommission(ctx, []cluster.NodeID{id}, "operator", false, "")
+		return err
 	})
 }
 
@@ -166,8 +237,10 @@ func (o *operator) disturb(p *proc) {
 		switch k := w.rng.IntN(100); {
 		case k < 45:
 			o.crashNode()
-		case k < 65:
-			c := pick(w, w.ctls)
+		case k < 52:
+			o.fill()
+		case k < 68:
+			c := pick(w, w.members())
 			if c.up() {
 				c.crash()
 				w.after(w.between(0, 6*time.Second), c.restart)
@@ -253,6 +326,19 @@ func (o *operator) split() {
 	}
 }
 
+// fill has a disk full for a while.
+func (o *operator) fill() {
+	w := o.w
+	n := pick(w, w.nodes)
+	if !n.up() || n.fs.full {
+		return
+	}
+	fs := n.fs
+	w.log("the disk of %s is full", n.id)
+	fs.full = true
+	w.after(w.between(time.Second, 12*time.Second), func() { fs.full = false })
+}
+
 // kill takes one host with its disk, once in a run, if others remain.
 func (o *operator) kill() {
 	w := o.w
@@ -272,18 +358,24 @@ func (o *operator) mend() {
 	w.log("faults end")
 	w.calm, o.faults = true, false
 	w.net.heal()
-	for _, c := range w.ctls {
+	for _, c := range w.members() {
 		if c.up() {
 			c.crash()
 		}
 		c.restart()
 	}
 	for _, n := range w.nodes {
+		if n.up() {
+			n.fs.full = false
+		}
 		n.boot()
 	}
 	o.at.life.spawn(func(p *proc) {
 		for _, n := range w.nodes {
-			o.drain(p, n.id, false)
+			_ = o.insist(p, func(ctx context.Context, c *leading.Controller) error {
+				_, err := c.CancelDecommission(ctx, n.id, "")
+				return err
+			})
 		}
 	})
 }

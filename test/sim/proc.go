@@ -1,7 +1,9 @@
 package sim
 
 import (
+	"fmt"
 	"iter"
+	"runtime/debug"
 	"time"
 )
 
@@ -61,7 +63,7 @@ func (l *life) spawn(fn func(p *proc)) *proc {
 			delete(l.procs, p)
 			if r := recover(); r != nil {
 				if _, ok := r.(killed); !ok {
-					panic(r)
+					panic(fmt.Sprintf("%v\n%s", r, debug.Stack()))
 				}
 			}
 		}()

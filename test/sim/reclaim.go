@@ -1,11 +1,13 @@
 package sim
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
+	"slices"
 	"time"
 
 	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/nodeagent"
 	"github.com/naradctl/naradctl-plane/transfer"
 	"github.com/naradctl/naradctl-plane/transfer/handoff"
 	"github.com/naradctl/naradctl-plane/transfer/store"
@@ -18,170 +20,125 @@ func (n *node) notified(k pm) {
 	}
 }
 
-// reclaimAll looks after the markers whose moves have taken the copy away, with the rules of
-// transfer.Reclaimer: everything that is destroyed was named by a linearizable read just before.
+// checkedStore looks at every deletion at the instant at which it happens.
+type checkedStore struct {
+	store.PartitionStore
+	n *node
+}
+
+// Delete implements store.PartitionStore.
+func (s checkedStore) Delete(p cluster.PartitionID, place store.Place, id store.Identity) error {
+	for _, c := range s.n.copiesOf(p) {
+		if c.Place == place && c.Identity == id {
+			s.n.w.checkDelete(s.n, c)
+			s.n.w.log("%s deletes its %s copy %d of %s", s.n.id, c.Place, c.Identity, p)
+		}
+	}
+	return s.PartitionStore.Delete(p, place, id)
+}
+
+// markers are the node's outbound markers as transfer.Reclaimer works on them.
+type markers struct{ n *node }
+
+// Marked implements transfer.Markers.
+func (m markers) Marked() []transfer.Marker {
+	var out []transfer.Marker
+	for _, k := range sortedKeys(m.n.outs, comparePM) {
+		out = append(out, m.n.outs[k].mark)
+	}
+	return out
+}
+
+// Latest implements transfer.Markers.
+func (m markers) Latest(k transfer.Marker) transfer.Marker {
+	if o := m.n.outs[pm{k.Partition, k.MoveID}]; o != nil {
+		return o.mark
+	}
+	return k
+}
+
+// Update implements transfer.Markers.
+func (m markers) Update(k transfer.Marker) error {
+	if o := m.n.outs[pm{k.Partition, k.MoveID}]; o != nil {
+		o.mark = k
+	}
+	m.n.saveMarker(k)
+	return nil
+}
+
+// Forget implements transfer.Markers.
+func (m markers) Forget(k transfer.Marker) error {
+	m.n.dropMarker(pm{k.Partition, k.MoveID})
+	return nil
+}
+
+// salvager is transfer.Producer of a node.
+type salvager struct{ n *node }
+
+// Produce implements transfer.Producer.
+func (s salvager) Produce(ctx context.Context, topic cluster.TopicID, records []store.Record) error {
+	return s.n.produceSalvaged(ctx, topic, records)
+}
+
+// newReclaimer makes the real one over this node's shells.
+func (n *node) newReclaimer() *transfer.Reclaimer {
+	return &transfer.Reclaimer{
+		Node: n.id, Store: checkedStore{n.store, n}, Control: control{n}, Source: markers{n}, Producer: salvager{n},
+		After: func() time.Duration { return n.view.Settings.ReclaimAfter },
+		Now:   n.clk.now,
+		Promoted: func(ctx context.Context, m transfer.Marker, owner cluster.NodeID) (cluster.Offset, []store.File, bool, error) {
+			return n.askPromoted(procOf(ctx), pm{m.Partition, m.MoveID}, owner)
+		},
+	}
+}
+
+// askPromoted asks a promoted owner what its copy was made of.
+func (n *node) askPromoted(p *proc, k pm, id cluster.NodeID) (cluster.Offset, []store.File, bool, error) {
+	owner := n.w.node(id)
+	raw, ok := call(p, n.host, owner.host, callTimeout, func(reply func([]byte)) {
+		if !owner.up() || !owner.registered {
+			return
+		}
+		if entries := owner.load(key("promoted", k)); len(entries) > 0 {
+			reply(entries[0])
+		} else {
+			reply(nil)
+		}
+	})
+	if !ok {
+		return 0, nil, false, errUnknown
+	}
+	var rec promoted
+	if raw == nil || json.Unmarshal(raw, &rec) != nil {
+		return 0, nil, false, nil
+	}
+	return rec.LEO, rec.Files, true, nil
+}
+
+// reclaimAll has the reclaimer look at the markers whose moves have taken the copy away.
 func (n *node) reclaimAll(p *proc) {
 	for {
 		p.sleep(p.w.between(300*time.Millisecond, time.Second))
 		for _, k := range sortedKeys(n.outs, comparePM) {
-			if o := n.outs[k]; o != nil && o.st.Phase == handoff.Flipped {
-				n.reclaim(p, o)
+			o := n.outs[k]
+			if o == nil || o.st.Phase != handoff.Flipped || n.reclaimAt[k] > n.clk.now() {
+				continue
+			}
+			done, after, err := n.reclaimer.Step(p.ctx(), o.mark)
+			if err != nil {
+				n.w.log("%s reclaims %v: %v", n.id, k, err)
+			}
+			if !done {
+				n.reclaimAt[k] = n.clk.now() + min(after, time.Second)
 			}
 		}
 	}
 }
 
-func (n *node) copyOf(m transfer.Marker) (store.Copy, bool) {
-	for _, c := range n.copiesOf(m.Partition) {
-		if c.Identity == m.Identity && c.Place != store.Staged {
-			return c, true
-		}
-	}
-	return store.Copy{}, false
-}
-
-func (n *node) reclaim(p *proc, o *outbound) {
-	v, err := n.readMove(p, o.k)
-	if err != nil {
-		return
-	}
-	c, ok := n.copyOf(o.mark)
-	switch {
-	case v.Assignment == nil:
-		n.dropMarker(o.k)
-	case v.State == transfer.MoveEnded && v.Outcome.Kind == cluster.OutcomeForced:
-		n.reclaimForced(p, o, *v.Outcome, c, ok)
-	case v.State == transfer.MoveEnded && v.Outcome.Kind == cluster.OutcomeFlipped:
-		a := v.Assignment
-		home := a.Owner == n.id || a.Target == n.id
-		if ok && (!v.Outcome.Opened || (home && (c.Place == store.Active || a.Owner != n.id || !a.Opened))) {
-			delete(n.confirmed, o.k)
-			return
-		}
-		since, seen := n.confirmed[o.k]
-		if !seen {
-			since = n.clk.now()
-			n.confirmed[o.k] = since
-		}
-		if ok && n.clk.now()-since < n.view.Settings.ReclaimAfter {
-			return
-		}
-		n.finishReclaim(p, o, true)
-	case v.State == transfer.MoveForgotten && o.mark.Salvaged:
-		n.finishReclaim(p, o, false)
-	case v.State != transfer.MoveCurrent && !ok:
-		n.dropMarker(o.k)
-	}
-}
-
-func (n *node) finishReclaim(p *proc, o *outbound, report bool) {
-	if c, ok := n.copyOf(o.mark); ok {
-		n.w.checkDelete(n, o.k, c)
-		if err := n.store.Delete(o.k.p, c.Place, o.mark.Identity); err != nil {
-			return
-		}
-		n.w.log("%s deletes its %s copy %d of %s after move %d", n.id, c.Place, c.Identity, o.k.p, o.k.m)
-	}
-	if report {
-		if err := n.reportReclaimed(p, o.k); err != nil && !transfer.Definite(err) {
-			return
-		}
-	}
-	delete(n.confirmed, o.k)
-	n.dropMarker(o.k)
-	for _, k := range sortedKeys(n.outs, comparePM) {
-		if m := n.outs[k].mark; k.p == o.k.p && m.Identity == o.mark.Identity {
-			n.dropMarker(k)
-		}
-	}
-}
-
-func (n *node) reclaimForced(p *proc, o *outbound, out cluster.Outcome, c store.Copy, ok bool) {
-	if !ok {
-		n.finishReclaim(p, o, true)
-		return
-	}
-	if c.Place == store.Active {
-		if err := n.store.Quarantine(o.k.p, o.mark.Identity); err != nil {
-			return
-		}
-	}
-	if !o.mark.Salvaged && n.salvage(p, o, out) != nil {
-		return
-	}
-	n.finishReclaim(p, o, true)
-}
-
-// salvage produces every durable record from the first offset where the copies may differ.
-func (n *node) salvage(p *proc, o *outbound, out cluster.Outcome) error {
-	from := o.mark.SalvageAt
-	if from == 0 {
-		mine, err := n.store.QuarantinedManifest(o.k.p, o.mark.Identity)
-		if err != nil {
-			return err
-		}
-		from = mine.LogStart
-		owner := n.w.node(out.Destination)
-		raw, ok := call(p, n.host, owner.host, callTimeout, func(reply func([]byte)) {
-			if owner.up() && owner.registered {
-				reply(owner.journal.values[key("promoted", o.k)])
-			}
-		})
-		if !ok {
-			return errUnknown
-		}
-		var rec promoted
-		if raw != nil && json.Unmarshal(raw, &rec) == nil {
-			rec.LEO = min(rec.LEO, out.PromotedLEO)
-			from = firstDifference(mine, rec)
-		}
-	}
-	var records []store.Record
-	err := n.store.ReadQuarantined(o.k.p, o.mark.Identity, from, func(r store.Record) error {
-		records = append(records, store.Record{Offset: r.Offset, Time: r.Time, Key: append([]byte(nil), r.Key...), Value: append([]byte(nil), r.Value...)})
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, r := range records {
-		if !n.w.produce(p, n.host, o.k.p, r) {
-			return errors.New("not produced")
-		}
-		o.mark.SalvageAt = r.Offset + 1
-		n.saveMarker(o.mark)
-	}
-	o.mark.Salvaged = true
-	n.saveMarker(o.mark)
-	n.w.log("%s salvages %d records of %s after move %d, from %d", n.id, len(records), o.k.p, o.k.m, from)
-	return nil
-}
-
-func firstDifference(mine store.Manifest, r promoted) cluster.Offset {
-	from := r.LEO
-	have := map[string]store.File{}
-	for _, f := range mine.Files {
-		have[f.Name] = f
-	}
-	for _, f := range r.Files {
-		h, ok := have[f.Name]
-		if !ok && f.BaseOffset < mine.LogStart {
-			continue
-		}
-		if !ok || h.Identity != f.Identity || h.BaseOffset != f.BaseOffset {
-			from = min(from, f.BaseOffset)
-		}
-	}
-	return from
-}
-
-// reconcile brings unmarked partitions to what the view asks for, with the rules of the agent's decisions.
+// reconcile brings partitions to what the view asks for, by the agent's decisions.
 func (n *node) reconcile(p *proc) {
 	for {
 		p.sleep(p.w.between(100*time.Millisecond, 500*time.Millisecond))
-		if !n.synced || !n.resumed {
-			continue
-		}
 		copies, err := n.store.Copies()
 		if err != nil {
 			n.w.violated("I2", "%s: list copies: %v", n.id, err)
@@ -190,64 +147,102 @@ func (n *node) reconcile(p *proc) {
 		todo := map[cluster.PartitionID]bool{}
 		for _, c := range copies {
 			todo[c.Partition] = true
-			if c.Place == store.Staged && !n.busyWith(c.Partition) {
-				n.dropOrphan(p, pm{c.Partition, cluster.MoveID(c.Identity)})
-			}
 		}
-		for q, a := range n.view.Assignments {
-			if a.Owner == n.id {
-				todo[q] = true
-			}
+		for _, a := range n.view.Owned(n.id) {
+			todo[a.Partition] = true
+		}
+		for q := range n.view.Outcomes {
+			todo[q] = true
 		}
 		for _, q := range sortedKeys(todo, cluster.PartitionID.Compare) {
-			n.look(p, q)
-		}
-	}
-}
-
-func (n *node) dropOrphan(p *proc, k pm) {
-	v, err := n.readMove(p, k)
-	if err != nil || n.busyWith(k.p) {
-		return
-	}
-	if v.State == transfer.MoveCurrent || v.Owner == nil || v.Owner.Status != cluster.NodeAlive || !v.Assignment.Opened {
-		return
-	}
-	n.w.checkDrop(n, k)
-	_ = n.store.DropStaging(k.p, k.m)
-}
-
-func (n *node) look(p *proc, q cluster.PartitionID) {
-	a, known := n.view.Assignments[q]
-	if n.busyWith(q) || !known || a.Epoch < n.epochs[q] {
-		return
-	}
-	c, have := n.activeCopy(q)
-	outs := n.outsOf(q)
-	marked := false
-	for _, o := range outs {
-		marked = marked || have && o.mark.Identity == c.Identity
-	}
-	switch {
-	case a.Owner != n.id:
-		if have && c.Open && !marked && c.Pending == nil {
-			_ = n.store.Close(q)
-		}
-	case !have:
-		if a.Opened || len(outs) > 0 || n.view.Arrived(q, n.id) {
-			// The view may be behind; the truth is not.
-			if n.w.truth.owner(q) == n.id {
-				n.w.violated("I9", "%s owns %s and has no copy of it", n.id, q)
+			for _, a := range nodeagent.Decide(n.situation(q)) {
+				if err := n.act(p, q, a); err != nil {
+					break
+				}
 			}
-			return
 		}
-		if err := n.store.Create(q, store.Identity(q.Topic)); err != nil {
-			n.w.violated("I2", "%s: create %s: %v", n.id, q, err)
-		}
-	case c.Pending != nil:
-	default:
-		n.serve(p, q, a, c, marked)
 	}
+}
+
+func (n *node) situation(q cluster.PartitionID) nodeagent.Situation {
+	s := nodeagent.Situation{Self: n.id, Partition: q, Synced: n.synced && n.resumed, Busy: n.busyWith(q), OpenEpoch: n.epochs[q]}
+	if a, ok := n.view.Assignments[q]; ok {
+		s.Assignment = &a
+	}
+	_, s.Topic = n.view.Topics[q.Topic]
+	s.Arrived = n.view.Arrived(q, n.id)
+	s.Cancelled = slices.DeleteFunc(n.view.Cancelled(q, n.id), func(m cluster.MoveID) bool { return n.outs[pm{q, m}] != nil })
+	for _, o := range n.outsOf(q) {
+		s.Marked = append(s.Marked, o.mark.Identity)
+	}
+	s.Copies = n.copiesOf(q)
+	return s
+}
+
+// act performs one decision, with the rules of the agent's reconciler.
+func (n *node) act(p *proc, q cluster.PartitionID, a nodeagent.Action) error {
+	switch a.Kind {
+	case nodeagent.ActCreate:
+		return n.store.Create(q, a.Identity)
+	case nodeagent.ActOpen:
+		return n.serve(q, a.Epoch)
+	case nodeagent.ActReport:
+		return control{n}.ReportOpened(p.ctx(), q, a.Epoch, 0, nil)
+	case nodeagent.ActClose:
+		return n.store.Close(q)
+	case nodeagent.ActProblem:
+		// The view may be behind; the truth is not.
+		if n.w.truth.owner(q) == n.id && len(n.copiesOf(q)) == 0 && n.view.Revision == n.w.truth.view.Revision {
+			n.w.violated("I9", "%s owns %s: %s", n.id, q, a.Problem)
+		}
+		return nil
+	}
+	// What is left destroys something, or reports that nothing is left: a linearizable read comes first.
+	move := a.Move
+	if a.Kind == nodeagent.ActStaging {
+		move = cluster.MoveID(a.Identity)
+	}
+	v, err := control{n}.ReadMove(p.ctx(), q, move)
+	if err != nil {
+		return err
+	}
+	switch a.Kind {
+	case nodeagent.ActRetire:
+		if v.Assignment == nil {
+			return n.store.Quarantine(q, a.Identity)
+		}
+	case nodeagent.ActRemove:
+		return n.removeAside(q, a, v)
+	case nodeagent.ActStaging:
+		if ok, _ := nodeagent.MayDropStaging(v); ok && !n.busyWith(q) {
+			n.w.checkDrop(n, pm{q, move})
+			return n.store.DropStaging(q, move)
+		}
+	case nodeagent.ActUnbegun:
+		if v.State == transfer.MoveEnded && v.Outcome.Kind == cluster.OutcomeCancelled && n.outs[pm{q, move}] == nil {
+			return control{n}.ReportReclaimed(p.ctx(), q, move)
+		}
+	}
+	return nil
+}
+
+// removeAside deletes a copy of a deleted topic, after the grace.
+func (n *node) removeAside(q cluster.PartitionID, a nodeagent.Action, v transfer.MoveView) error {
+	k := pm{q, cluster.MoveID(a.Identity)}
+	if ok, _ := nodeagent.MayRemove(v); !ok {
+		delete(n.retired, k)
+		return nil
+	}
+	since, ok := n.retired[k]
+	if !ok {
+		since = n.clk.now()
+		n.retired[k] = since
+	}
+	if n.clk.now()-since < n.view.Settings.ReclaimAfter {
+		return nil
+	}
+	delete(n.retired, k)
+	return checkedStore{n.store, n}.Delete(q, a.Place, a.Identity)
 }
 
 // held says that the copy is closed and that a move away has a hold on it: only the source's side opens it.
@@ -261,19 +256,17 @@ func (n *node) held(p cluster.PartitionID) bool {
 	return false
 }
 
-func (n *node) serve(p *proc, q cluster.PartitionID, a cluster.Assignment, c store.Copy, marked bool) {
+func (n *node) serve(q cluster.PartitionID, epoch cluster.Epoch) error {
 	if n.held(q) {
-		return
+		return cluster.Errorf(cluster.ReasonFrozen, "%s waits for the end of a move", q)
 	}
-	if !c.Open || (!marked && a.OwnerEpoch != n.epochs[q]) {
-		if err := n.store.Open(q, a.OwnerEpoch); err != nil {
+	if err := n.store.Open(q, epoch); err != nil {
+		if !n.fs.full {
 			n.w.violated("I2", "%s: open %s: %v", n.id, q, err)
-			return
 		}
-		n.epochs[q] = max(n.epochs[q], a.OwnerEpoch)
-		n.w.checkOpened(n, q)
+		return err
 	}
-	if !a.Opened {
-		_ = n.reportOpened(p, pm{p: q}, a.OwnerEpoch)
-	}
+	n.epochs[q] = max(n.epochs[q], epoch)
+	n.w.checkOpened(n, q)
+	return nil
 }

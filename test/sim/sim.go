@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/test/watchcheck"
 	"github.com/naradctl/naradctl-plane/transfer/handoff"
 )
 
@@ -22,6 +24,7 @@ type Options struct {
 
 	segment cluster.Bytes
 	pace    time.Duration
+	reroute time.Duration
 }
 
 // Result is what a run did.
@@ -44,12 +47,14 @@ func Run(seed uint64, opts Options) Result {
 	w.trace.hash.Reset()
 	w.opts.segment = cluster.Bytes(500 + w.rng.IntN(4000))
 	w.opts.pace = w.between(20*time.Millisecond, 200*time.Millisecond)
+	w.opts.reroute = w.between(5*time.Millisecond, 2*time.Second)
 	if w.opts.Faults == 0 {
 		w.opts.Faults = w.between(20*time.Second, 60*time.Second)
 	}
 	if w.opts.Bound == 0 {
 		w.opts.Bound = 3 * time.Minute
 	}
+	w.watches = &watchcheck.Log{}
 	w.net, w.truth, w.book = newNetwork(w), newTruth(w), newLedger(w)
 	w.ops = w.newOperator()
 	for i := range 3 + w.rng.IntN(2) {
@@ -57,16 +62,15 @@ func Run(seed uint64, opts Options) Result {
 	}
 	w.run()
 	for _, c := range w.ctls {
-		if c.life != nil {
+		if c.up() {
 			c.life.end()
-		}
-		if c.machine != nil {
 			_ = c.machine.Close()
 		}
 	}
 	for _, n := range w.nodes {
-		if n.life != nil {
+		if n.up() {
 			n.life.end()
+			n.shut()
 		}
 	}
 	w.ops.at.life.end()
@@ -89,7 +93,9 @@ func (w *World) run() {
 	for i := range 2 {
 		w.ops.at.life.spawn(w.producer(host(fmt.Sprintf("p%d", i))))
 	}
-	w.ops.at.life.spawn(w.consumer("k"))
+	for i := range 2 {
+		w.ops.at.life.spawn(w.consumer(host(fmt.Sprintf("k%d", i))))
+	}
 	if !w.runUntil(15*time.Second, func() bool { return w.ops.faults }) && w.bad == nil {
 		w.violated("liveness", "the cluster does not come up")
 	}
@@ -104,17 +110,17 @@ func (w *World) run() {
 		w.violated("liveness", "no convergence within %s: %s", w.opts.Bound, why)
 	}
 	w.alike()
+	for _, v := range w.watches.Check() {
+		w.violated("watch", "%s", v)
+	}
 }
-
-// checkEvent is what holds after every event and is cheap enough to be looked at.
-func (w *World) checkEvent() {}
 
 func (w *World) converged() bool { return w.count%64 == 0 && w.unsettled() == "" }
 
 // unsettled says what has not come to rest; empty when all has.
 func (w *World) unsettled() string {
 	var index uint64
-	for _, c := range w.ctls {
+	for _, c := range w.members() {
 		if !c.up() {
 			return string(c.host) + " is down"
 		}
@@ -128,7 +134,7 @@ func (w *World) unsettled() string {
 		if n.lost {
 			continue
 		}
-		if a.Moving() && !w.node(a.Target).lost {
+		if a.Moving() && !w.lost(a.Target) {
 			return fmt.Sprintf("%s: move %d from %s to %s is current", p, a.MoveID, a.Owner, a.Target)
 		}
 		l, err := n.store.Log(p)
@@ -144,16 +150,23 @@ func (w *World) unsettled() string {
 	}
 	for _, n := range w.nodes {
 		for _, p := range sortedKeys(n.runs, cluster.PartitionID.Compare) {
-			if r := n.runs[p]; n.up() && !w.node(w.truth.owner(p)).lost {
+			if r := n.runs[p]; n.up() && !w.lost(w.truth.owner(p)) {
 				return fmt.Sprintf("%s: %s works on move %d, %s: %s", p, n.id, r.move, r.st.Phase, r.st.LastError)
 			}
 		}
 		for _, k := range sortedKeys(n.outs, comparePM) {
 			o := n.outs[k]
-			if a := w.truth.view.Assignments[k.p]; n.up() && o.st.Phase == handoff.Flipped && !w.node(a.Owner).lost {
+			a, exists := w.truth.view.Assignments[k.p]
+			if !exists && n.up() {
+				return fmt.Sprintf("C38: %s has a marker of move %d of %s, whose topic is deleted", n.id, k.m, k.p)
+			}
+			if n.up() && o.st.Phase == handoff.Flipped && !w.lost(a.Owner) {
 				return fmt.Sprintf("%s: %s keeps its copy after move %d", k.p, n.id, k.m)
 			}
 		}
+	}
+	if why := w.leftovers(); why != "" {
+		return why
 	}
 	if missing := w.book.missing(); len(missing) > 0 {
 		return fmt.Sprintf("I2: %d of %d acknowledged records were not delivered: %v", len(missing), len(w.book.acked), missing[:min(len(missing), 5)])
@@ -161,8 +174,37 @@ func (w *World) unsettled() string {
 	return ""
 }
 
+// lost says that a node is gone with its disk.
+func (w *World) lost(id cluster.NodeID) bool {
+	n := w.node(id)
+	return n != nil && n.lost
+}
+
+// leftovers names what should have gone: copies of deleted topics, records in queues that can be delivered.
+func (w *World) leftovers() string {
+	lost := slices.ContainsFunc(w.nodes, func(n *node) bool { return n.lost })
+	for _, n := range w.nodes {
+		if !n.up() {
+			continue
+		}
+		copies, _ := n.store.Copies()
+		for _, c := range copies {
+			if _, ok := w.truth.view.Topics[c.Partition.Topic]; !ok {
+				return fmt.Sprintf("C38: %s keeps its %s copy %d of %s, whose topic is deleted", n.id, c.Place, c.Identity, c.Partition)
+			}
+		}
+		if records, _ := n.plane.Depth(); records > 0 && !lost {
+			return fmt.Sprintf("%s has %d records in its queue", n.id, records)
+		}
+	}
+	return ""
+}
+
 // describe puts into the trace where everything stands.
 func (w *World) describe() {
+	for _, id := range w.book.missing() {
+		w.log("missing: %s", w.book.whereabouts(id))
+	}
 	for _, p := range w.partitions() {
 		w.log("%s: %+v", p, w.truth.view.Assignments[p])
 	}
@@ -188,7 +230,7 @@ func (w *World) describe() {
 // alike wants equal states at equal revisions.
 func (w *World) alike() {
 	hashes := map[cluster.Revision]string{}
-	for _, c := range w.ctls {
+	for _, c := range w.members() {
 		if !c.up() || w.bad != nil {
 			continue
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/naradctl/naradctl-plane/internal/cluster"
@@ -48,15 +47,12 @@ func (n *node) saveMarker(m transfer.Marker) {
 	if err != nil {
 		panic(err) // plain fields
 	}
-	n.journal.save(key("outbound", pm{m.Partition, m.MoveID}), b)
+	n.save(key("outbound", pm{m.Partition, m.MoveID}), b)
 }
 
 // loadMarkers begins every marked copy fenced (I7).
 func (n *node) loadMarkers() {
-	for k, b := range n.journal.values {
-		if !strings.HasPrefix(k, "outbound/") {
-			continue
-		}
+	for _, b := range n.load("outbound/") {
 		var m transfer.Marker
 		if err := json.Unmarshal(b, &m); err != nil {
 			panic(err)
@@ -96,8 +92,10 @@ func (n *node) fence() {
 		var err error
 		if c.Open {
 			err = n.store.Freeze(context.Background(), p, token)
-		} else if a, ok := n.cache[p]; ok && a.Owner == n.id {
-			err = n.store.OpenFrozen(p, a.OwnerEpoch, token)
+		} else if a, ok := n.view.Assignments[p]; ok && a.Owner == n.id {
+			if err = n.store.OpenFrozen(p, a.OwnerEpoch, token); n.fs.full {
+				err = nil // it stays closed
+			}
 		}
 		if err != nil {
 			n.w.violated("I7", "%s: fence %s: %v", n.id, p, err)
@@ -165,7 +163,7 @@ func (n *node) serveBegin(p *proc, k pm, dest cluster.NodeID) begun {
 	inc := n.inc
 	o := n.outs[k]
 	if o == nil {
-		v, err := n.readMove(p, k)
+		v, err := control{n}.ReadMove(p.ctx(), k.p, k.m)
 		if err != nil {
 			return begun{err: err}
 		}
@@ -329,7 +327,7 @@ func (o *outbound) effect(p *proc, x handoff.Effect) handoff.Event {
 	n, failed := o.n, func(err error) handoff.Event { return handoff.Failed{Message: err.Error()} }
 	switch x := x.(type) {
 	case handoff.Grant:
-		h, err := n.grantHandoff(p, o.k, x.Incarnation, x.Nonce.Hash())
+		h, err := control{n}.GrantHandoff(p.ctx(), o.k.p, o.k.m, x.Incarnation, x.Nonce.Hash())
 		switch {
 		case err == nil:
 			return handoff.Granted{Handoff: h}
@@ -367,7 +365,7 @@ func (o *outbound) effect(p *proc, x handoff.Effect) handoff.Event {
 	case handoff.ReadMove:
 		return o.read(p)
 	case handoff.Unmark:
-		if err := n.reportReclaimed(p, o.k); err != nil && !transfer.Definite(err) {
+		if err := (control{n}).ReportReclaimed(p.ctx(), o.k.p, o.k.m); err != nil && !transfer.Definite(err) {
 			return failed(err)
 		}
 		n.dropMarker(o.k)
@@ -378,7 +376,7 @@ func (o *outbound) effect(p *proc, x handoff.Effect) handoff.Event {
 
 // dropMarker removes a marker, with the last one the store's knowledge too.
 func (n *node) dropMarker(k pm) {
-	n.journal.remove(key("outbound", k))
+	n.remove(key("outbound", k))
 	delete(n.outs, k)
 	if len(n.outsOf(k.p)) == 0 {
 		n.store.SetOutbound(k.p, false)
@@ -386,7 +384,7 @@ func (n *node) dropMarker(k pm) {
 }
 
 func (o *outbound) revoke(p *proc, x handoff.Revoke) handoff.Event {
-	r, err := o.n.revokeHandoff(p, o.k, x.Handoff)
+	r, err := control{o.n}.RevokeHandoff(p.ctx(), o.k.p, o.k.m, x.Handoff, "")
 	switch {
 	case err != nil && !transfer.Definite(err):
 		return handoff.Failed{Message: err.Error()}
@@ -406,7 +404,7 @@ func (o *outbound) revoke(p *proc, x handoff.Revoke) handoff.Event {
 }
 
 func (o *outbound) read(p *proc) handoff.Event {
-	v, err := o.n.readMove(p, o.k)
+	v, err := control{o.n}.ReadMove(p.ctx(), o.k.p, o.k.m)
 	if err != nil {
 		return handoff.Failed{Message: err.Error()}
 	}

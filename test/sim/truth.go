@@ -61,6 +61,9 @@ func (t *truth) revision(rc cluster.RevisionChanges) {
 		switch {
 		case c.Assignment != nil:
 			old, known := t.view.Assignments[c.Assignment.Partition]
+			if !known {
+				t.placed(rc.Revision, *c.Assignment)
+			}
 			if !known || old.Owner == c.Assignment.Owner {
 				if known && c.Assignment.Epoch < old.Epoch {
 					t.w.violated("I1", "epoch of %s goes from %d to %d", old.Partition, old.Epoch, c.Assignment.Epoch)
@@ -76,11 +79,21 @@ func (t *truth) revision(rc cluster.RevisionChanges) {
 			flips = append(flips, taken{old, o})
 		case c.Node != nil:
 			t.node(*c.Node)
+		case c.Topic != nil:
+			for _, other := range t.view.Topics {
+				if other.Name == c.Topic.Name && other.ID != c.Topic.ID {
+					t.w.violated("C34", "revision %d makes topic %s again, which is topic %d", rc.Revision, other.Name, other.ID)
+				}
+			}
 		case c.NodeRemoved != "":
 			t.removed(c.NodeRemoved)
+		case c.TopicRemoved != 0:
+			t.w.log("topic %d is deleted", c.TopicRemoved)
+			t.w.book.deleted[c.TopicRemoved] = true
 		}
 	}
 	t.view.Fold(false, rc.Revision, rc.Changes)
+	t.w.watches.Commit(uint64(rc.Revision), digest(rc))
 	for _, f := range flips {
 		t.w.log("revision %d: %s flips from %s to %s, move %d %s h=%d", rc.Revision, f.o.Partition, f.o.Source, f.o.Destination, f.o.MoveID, f.o.Kind, f.o.Handoff)
 		if f.o.Kind == cluster.OutcomeForced {
@@ -90,6 +103,16 @@ func (t *truth) revision(rc cluster.RevisionChanges) {
 			t.flips++
 			t.w.checkFlipped(f.o)
 		}
+	}
+}
+
+// placed holds at the first assignment of a partition: its owner may receive, and its topic is new (C33, C34).
+func (t *truth) placed(rev cluster.Revision, a cluster.Assignment) {
+	if n := t.view.Nodes[a.Owner]; n.Status != cluster.NodeAlive || n.Draining {
+		t.w.violated("C33", "revision %d places %s on %s, which is %s, draining %t", rev, a.Partition, a.Owner, n.Status, n.Draining)
+	}
+	if cluster.Revision(a.Partition.Topic) != rev {
+		t.w.violated("C34", "revision %d makes %s of topic %d", rev, a.Partition, a.Partition.Topic)
 	}
 }
 
@@ -141,7 +164,7 @@ func (w *World) node(id cluster.NodeID) *node {
 func (w *World) durable(n *node, k pm, invariant string, fn func(l *partitionlog.Log)) {
 	s, err := partitionlog.Open(partitionlog.Options{
 		Dir: "/data", FS: n.mem.CrashClone(vfs.CrashCloneCfg{}), SegmentBytes: w.opts.segment, RetentionInterval: -1,
-		Lease: func() bool { return true }, Clock: func() time.Time { return time.UnixMilli(0) },
+		Lease: func() bool { return true }, Clock: func() time.Time { return time.Unix(0, 0) },
 	})
 	if err != nil {
 		w.violated(invariant, "after a power cut %s does not open its store: %v", n.id, err)
@@ -184,8 +207,9 @@ func (w *World) checkFlipped(o cluster.Outcome) {
 	}
 	// Invariant I5: what was flipped to is durable and whole.
 	w.durable(d, k, "I5", func(l *partitionlog.Log) {
-		if l.LEO() != fz.leo || l.HWM() != fz.hwm {
-			w.violated("I3", "%s by move %d: %s frozen with HWM %d, LEO %d; the copy has %d, %d", k.p, k.m, o.Source, fz.hwm, fz.leo, l.HWM(), l.LEO())
+		if l.LEO() != fz.leo || l.HWM() != fz.hwm || l.LogStart() != fz.start {
+			w.violated("I3", "%s by move %d: %s frozen with log start %d, HWM %d, LEO %d; the copy has %d, %d, %d",
+				k.p, k.m, o.Source, fz.start, fz.hwm, fz.leo, l.LogStart(), l.HWM(), l.LEO())
 		}
 		w.book.compare(d, k.p, l)
 	})
@@ -263,6 +287,9 @@ func (w *World) checkConfirm(n *node, k pm) {
 	if c, _ := n.activeCopy(k.p); c.Pending == nil {
 		return // a repetition
 	}
+	if w.book.deleted[k.p.Topic] {
+		return // the flip was forgotten with its topic
+	}
 	if a := w.truth.view.Assignments[k.p]; !w.mineByTruth(n, k) && (a.Owner != n.id || a.MoveID == k.m) {
 		w.violated("I8", "%s confirms the flip of %s by move %d, which is not committed", n.id, k.p, k.m)
 	}
@@ -273,6 +300,7 @@ func (w *World) checkDrop(n *node, k pm) {
 	a := w.truth.view.Assignments[k.p]
 	since, dead := w.truth.deadSince[a.Owner]
 	switch {
+	case a.Owner == "":
 	case a.MoveID == k.m:
 		w.violated("I9", "%s drops the staging of the current move %d of %s", n.id, k.m, k.p)
 	case dead && w.now-since > 15*time.Second:
@@ -280,15 +308,19 @@ func (w *World) checkDrop(n *node, k pm) {
 	}
 }
 
-// checkDelete: Invariant I9: a copy goes when the owner by its move has opened its own.
-func (w *World) checkDelete(n *node, k pm, c store.Copy) {
-	a := w.truth.view.Assignments[c.Partition]
-	o, ok := w.truth.view.Outcomes[k.p][k.m]
-	switch {
-	case a.Owner == n.id && c.Place == store.Active:
+// checkDelete: Invariant I9: a copy goes when the owner by its move has opened its own, or with its topic.
+func (w *World) checkDelete(n *node, c store.Copy) {
+	a, exists := w.truth.view.Assignments[c.Partition]
+	if exists && a.Owner == n.id && c.Place == store.Active {
 		w.violated("I9", "%s deletes the copy of %s that it owns", n.id, c.Partition)
-	case ok && o.Kind == cluster.OutcomeFlipped && !o.Opened:
-		w.violated("I9", "%s deletes its copy of %s, which %s has not opened after move %d", n.id, c.Partition, o.Destination, k.m)
+	}
+	for _, o := range n.outsOf(c.Partition) {
+		if o.mark.Identity != c.Identity {
+			continue
+		}
+		if x, ok := w.truth.view.Outcomes[c.Partition][o.k.m]; ok && x.Kind != cluster.OutcomeCancelled && !x.Opened {
+			w.violated("I9", "%s deletes its copy of %s, which %s has not opened after move %d", n.id, c.Partition, x.Destination, o.k.m)
+		}
 	}
 }
 

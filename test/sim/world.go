@@ -1,15 +1,18 @@
 package sim
 
 import (
+	"cmp"
 	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/zeebo/xxh3"
 
 	"github.com/naradctl/naradctl-plane/internal/cluster"
+	"github.com/naradctl/naradctl-plane/test/watchcheck"
 )
 
 // World is one simulated cluster: the heap of events, the clock that all clocks derive from, chance, and the
@@ -29,6 +32,8 @@ type World struct {
 	ops   *operator
 	truth *truth
 	book  *ledger
+	// watches has what every node's watch showed.
+	watches *watchcheck.Log
 	// calm says that the faults have ended.
 	calm bool
 
@@ -85,7 +90,6 @@ func (w *World) step() bool {
 	w.now = e.at
 	w.count++
 	e.fn()
-	w.checkEvent()
 	return w.bad == nil
 }
 
@@ -173,6 +177,43 @@ func (c clock) until(at time.Duration) time.Duration {
 
 func (w *World) newClock() clock {
 	return clock{w, w.between(time.Second, time.Hour), w.rng.Int64N(2001) - 1000}
+}
+
+// digest is a revision's content, as text.
+func digest(rc cluster.RevisionChanges) string {
+	var out strings.Builder
+	for _, c := range rc.Changes {
+		switch {
+		case c.Node != nil:
+			fmt.Fprintf(&out, "node %+v;", *c.Node)
+		case c.Assignment != nil:
+			fmt.Fprintf(&out, "assignment %+v;", *c.Assignment)
+		case c.Outcome != nil:
+			fmt.Fprintf(&out, "outcome %+v;", *c.Outcome)
+		case c.Topic != nil:
+			fmt.Fprintf(&out, "topic %+v;", *c.Topic)
+		case c.Settings != nil:
+			fmt.Fprintf(&out, "settings %+v;", *c.Settings)
+		case c.Controller != nil:
+			fmt.Fprintf(&out, "controller %+v;", *c.Controller)
+		default:
+			fmt.Fprintf(&out, "%+v %+v %d %s %s;", c.AssignmentRemoved, c.OutcomeRemoved, c.TopicRemoved, c.NodeRemoved, c.ControllerRemoved)
+		}
+	}
+	return fmt.Sprintf("%x", xxh3.HashString128(out.String()).Bytes())
+}
+
+// topics lists the topics that exist, by id.
+func (w *World) topics() []cluster.Topic {
+	var out []cluster.Topic
+	for _, id := range sortedKeys(w.truth.view.Topics, cmp.Compare[cluster.TopicID]) {
+		out = append(out, w.truth.view.Topics[id])
+	}
+	return out
+}
+
+func (w *World) partitions() []cluster.PartitionID {
+	return sortedKeys(w.truth.view.Assignments, cluster.PartitionID.Compare)
 }
 
 func sortedKeys[K interface{ comparable }, V any](m map[K]V, cmp func(a, b K) int) []K {

@@ -23,14 +23,15 @@ import (
 func main() {
 	seeds := flag.Int("seeds", 400, "how many seeds a bug may take")
 	only := flag.String("only", "", "the names of patches to run, separated by commas; empty runs all")
+	daily := flag.Int("daily", 0, "run so many of the patches, others each day; 0 runs all")
 	flag.Parse()
-	if err := run(*seeds, *only); err != nil {
+	if err := run(*seeds, *only, *daily); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(seeds int, only string) error {
+func run(seeds int, only string, daily int) error {
 	root, err := filepath.Abs(".")
 	if err != nil {
 		return err
@@ -42,6 +43,14 @@ func run(seeds int, only string) error {
 	slices.Sort(patches)
 	if only != "" {
 		patches = slices.DeleteFunc(patches, func(p string) bool { return !slices.Contains(strings.Split(only, ","), name(p)) })
+	}
+	if n := len(patches); daily > 0 && n > 0 {
+		first := time.Now().YearDay() * daily
+		all := patches
+		patches = nil
+		for i := range min(daily, n) {
+			patches = append(patches, all[(first+i)%n])
+		}
 	}
 	tmp, err := os.MkdirTemp("", "planted")
 	if err != nil {
