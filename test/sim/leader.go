@@ -21,7 +21,7 @@ func (c *controller) config() leading.Config {
 	cfg.Name, cfg.ClusterID = cluster.ControllerName(c.host), "sim"
 	cfg.LeaseTTL, cfg.HeartbeatInterval, cfg.DeadAfter = leaseTTL, heartbeatEvery, deadAfter
 	cfg.ProposeTimeout, cfg.BarrierTimeout = time.Hour, time.Hour
-	cfg.Proposals = 1
+	cfg.Start = func(propose func(context.Context)) { c.life.spawn(func(p *proc) { propose(p.ctx()) }) }
 	cfg.Now = func() time.Time { return time.Unix(0, int64(c.clk.now())) }
 	return cfg
 }
